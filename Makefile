@@ -1,0 +1,153 @@
+# Targets are described in docs/ and by `make help`.
+#
+#   BUILD=dir     where everything is built (build)
+#   CC=gcc|clang  the compiler
+#   TESTS="..."   only these files, for test, test-hup, test-valgrind, asan
+#   JOBS=2        test files at once
+#   DESTDIR=dir   for install
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+
+BUILD = build
+JOBS = 2
+TESTS =
+FUZZ_SECONDS = 60
+
+SOURCES = $(wildcard ngx_aibrix_module/*.[ch] ngx_aibrix_module/core/*.[ch] \
+            ngx_aibrix_module/core/strategies/*.[ch] sim/*.[ch])
+MODULES = $(BUILD)/ngx_http_aibrix_module.so \
+          $(BUILD)/ngx_http_engine_sim_module.so
+
+CORE = $(BUILD)/core
+CORE_SOURCES = $(wildcard ngx_aibrix_module/core/*.c \
+                 ngx_aibrix_module/core/strategies/*.c sim/engine*.c)
+CORE_OBJECTS = $(CORE_SOURCES:%.c=$(CORE)/%.o)
+CORE_CFLAGS = -std=gnu11 -O2 -g -Wall -Wextra -Werror \
+              -I. -Ingx_aibrix_module -Ingx_aibrix_module/core -Isim -It/core
+CORE_LIBS = -Wl,--as-needed -lcmocka -ljson-c -lm -lpthread
+SANITIZE =
+
+UNIT_TESTS = $(patsubst t/core/%.c,$(CORE)/%,$(wildcard t/core/test_*.c))
+SUITES = $(sort $(wildcard t/*.t))
+FUZZERS = $(sort $(patsubst t/fuzz/%.c,%,$(wildcard t/fuzz/fuzz_*.c)))
+
+RUN_TESTS = BUILD=$(abspath $(BUILD)) JOBS=$(JOBS) scripts/run-tests.sh
+
+.PHONY: all check clean core deps fuzz help install modules test test-all \
+        test-core test-hup test-suites test-valgrind uninstall asan FORCE
+.DELETE_ON_ERROR:
+.SECONDARY: $(CORE_OBJECTS)
+
+all: $(MODULES)
+
+help:
+	@echo 'make deps           Debian packages for building and testing'
+	@echo 'make                both modules, for the installed nginx'
+	@echo 'make check          the installed nginx loads them'
+	@echo 'make core           objects of the core and its unit tests'
+	@echo 'make test           unit tests and Test::Nginx suites'
+	@echo 'make test-core      unit tests only'
+	@echo 'make test-suites    Test::Nginx suites only'
+	@echo 'make test-hup       suites with a reload before each block'
+	@echo 'make test-valgrind  suites under valgrind'
+	@echo 'make test-all       this Debian, trixie and sid'
+	@echo 'make asan           unit tests and suites with ASAN and UBSAN'
+	@echo 'make fuzz           each fuzzer for FUZZ_SECONDS=60'
+	@echo 'make install        the module into the installed nginx'
+	@echo 'make uninstall, make clean'
+
+deps:
+	@scripts/deps.sh build test
+
+clean:
+	rm -rf $(BUILD)
+
+
+# The modules. nginx's own makefile knows what depends on which header; it is
+# made anew when what it was made from has changed.
+
+$(MODULES): modules
+	@cmp -s $(BUILD)/nginx/$(@F) $@ \
+	    || { cp $(BUILD)/nginx/$(@F) $@.new && mv $@.new $@ \
+	         && echo "$@: for $$(nginx -v 2>&1), by $(CC)"; }
+
+modules: $(BUILD)/nginx/Makefile
+	@scripts/nginx-build.sh make $(BUILD)/nginx
+
+$(BUILD)/nginx/Makefile: $(BUILD)/nginx.stamp config sim/config \
+                         scripts/nginx-build.sh
+	@scripts/nginx-build.sh configure $(BUILD)/nginx $(CC)
+
+$(BUILD)/nginx.stamp: FORCE
+	@scripts/stamp.sh $@ "$(CC) $$($(CC) --version 2>&1 | head -n 1)" \
+	    "$$(nginx -V 2>&1)" $(SOURCES)
+
+check: all
+	@scripts/check-load.sh $(MODULES)
+
+install: $(BUILD)/ngx_http_aibrix_module.so
+	@scripts/install.sh install $<
+
+uninstall:
+	@scripts/install.sh uninstall ngx_http_aibrix_module.so
+
+
+# The core without nginx, and its unit tests.
+
+core: $(UNIT_TESTS)
+
+$(CORE)/stamp: FORCE
+	@scripts/stamp.sh $@ "$$($(CC) --version 2>&1 | head -n 1)" \
+	    "$(CORE_CFLAGS) $(SANITIZE)" $(CORE_SOURCES)
+
+$(CORE)/%.o: %.c $(CORE)/stamp
+	@mkdir -p $(@D)
+	@echo $(CC) $@
+	@$(CC) $(CORE_CFLAGS) $(SANITIZE) -MMD -MP -c -o $@ $<
+
+$(CORE)/test_%: t/core/test_%.c $(CORE_OBJECTS) $(CORE)/stamp
+	@echo $(CC) $@
+	@$(CC) $(CORE_CFLAGS) $(SANITIZE) -MMD -MP -MF $@.d -MT $@ -o $@ \
+	    $< $(CORE_OBJECTS) $(CORE_LIBS)
+
+-include $(CORE_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)
+
+
+# Tests. Each of these is one run of prove with one closing line. The nested
+# make reads the tree again when deps has brought what was missing.
+
+test: deps
+	@$(MAKE) --no-print-directory all core
+	@$(RUN_TESTS) plain $(or $(TESTS),$(UNIT_TESTS) $(SUITES))
+
+test-core: core
+	@$(RUN_TESTS) plain $(UNIT_TESTS)
+
+test-suites: all
+	@$(RUN_TESTS) plain $(or $(TESTS),$(SUITES))
+
+test-hup: deps
+	@$(MAKE) --no-print-directory all
+	@$(RUN_TESTS) hup $(or $(TESTS),$(SUITES))
+
+test-valgrind: deps
+	@scripts/deps.sh valgrind
+	@$(MAKE) --no-print-directory all
+	@$(RUN_TESTS) valgrind $(or $(TESTS),$(SUITES))
+
+test-all:
+	@BUILD=$(BUILD) scripts/test-all.sh
+
+asan: deps
+	@scripts/deps.sh source
+	@scripts/asan-nginx.sh
+	@$(MAKE) --no-print-directory core CORE=$(BUILD)/core-asan CC=gcc \
+	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
+	@$(RUN_TESTS) asan $(or $(TESTS), \
+	    $(UNIT_TESTS:$(CORE)/%=$(BUILD)/core-asan/%) $(SUITES))
+
+fuzz: deps
+	@scripts/deps.sh fuzz
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) BUILD=$(BUILD) scripts/fuzz.sh $(FUZZERS)
