@@ -456,14 +456,25 @@ engine_cached_prefix(engine_t *e, const engine_request_t *r)
 static void
 engine_chunk_done(engine_t *e, engine_request_t *r, uint32_t tokens)
 {
-    uint32_t  n;
+    uint32_t  i, n;
+
+    /* blocks of earlier chunks are still there if none can be evicted */
+
+    i = (e->cache.capacity == ENGINE_UNLIMITED)
+        ? r->computed / e->cache_block : 0;
 
     r->computed += tokens;
     e->stats.prefilled += tokens;
 
     n = r->computed / e->cache_block;
 
-    engine_warm(e, r->blocks, n < r->nblocks ? n : r->nblocks);
+    if (n > r->nblocks) {
+        n = r->nblocks;
+    }
+
+    if (i < n) {
+        engine_warm(e, r->blocks + i, n - i);
+    }
 }
 
 

@@ -95,8 +95,12 @@ engine_cache_refresh(engine_cache_t *c, uint64_t id)
         return 0;
     }
 
-    engine_cache_unlink(c, n);
-    engine_cache_link(c, n);
+    /* an order that decides nothing is not worth three cache misses */
+
+    if (c->capacity != ENGINE_CACHE_UNLIMITED) {
+        engine_cache_unlink(c, n);
+        engine_cache_link(c, n);
+    }
 
     return 1;
 }

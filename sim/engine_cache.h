@@ -40,7 +40,10 @@ int engine_cache_init(engine_cache_t *c, uint64_t capacity);
 void engine_cache_free(engine_cache_t *c);
 void engine_cache_clear(engine_cache_t *c);
 
-/* returns 1 and makes the block the newest one if it is cached, else 0 */
+/*
+ * Returns 1 and makes the block the newest one if it is cached, else 0.  A
+ * cache without limit keeps the order in which blocks came.
+ */
 int engine_cache_refresh(engine_cache_t *c, uint64_t id);
 
 /*

@@ -70,26 +70,26 @@ sub metric
 
 sub is_about
 {
-    my ($got, $expected, $name, $late) = @_;
+    my ($got, $expected, $name) = @_;
 
     cmp_ok($got, '>=', $expected - 0.002, "$name: not early");
-    cmp_ok($got, '<=', $expected + slow($late || 0.15), "$name: not late");
+    cmp_ok($got, '<=', $expected + slow(0.4), "$name: not late");
 }
 
 
 subtest 'headers at once, a token a step, each in a chunk of its own' => sub {
-    my ($c, $start) = begin('two', 3, 'x' x 400);
+    my ($c, $start) = begin('two', 3, 'x' x 900);
 
     is_about($c->head->{time} - $start, 0, 'headers');
     is($c->head->{headers}{'x-engine'}, 'two', 'x-engine');
 
     my ($first, $at) = $c->next_chunk;
-    is_about($at - $start, 0.5, 'the first token after the prefill');
+    is_about($at - $start, 1.0, 'the first token after the prefill');
     like($first, qr/\Adata: \{[^\n]*\}\n\n\z/, 'one event');
 
     for (2 .. 3) {
         my ($data, $when) = $c->next_chunk;
-        is_about($when - $start, $_ * 0.1 + 0.4, "token $_");
+        is_about($when - $start, $_ * 0.1 + 0.9, "token $_");
         like($data, qr/\Adata: \{[^\n]*\}\n\n\z/, 'one event');
     }
 
@@ -142,13 +142,23 @@ subtest 'speed divides all times, overhead delays tokens, not steps' => sub {
     is_about($at - $start, 0.301 + 0.3, 'of the other');
 };
 
+# Timers are late by half a millisecond on average, so 200 would be by 100 ms.
+# A busy machine may delay one try, but not all of them.
 subtest 'late timers do not add up' => sub {
-    my ($c, $start) = begin('clock', 200, '');
-    my @events = $c->events;
+    my $best = 1e9;
 
-    is(@events, 201, 'all tokens');
-    is_about($events[199][1] - $start, 200 * 0.0073 + 0.001, 'the last one',
-             0.08);
+    for (1 .. 5) {
+        my ($c, $start) = begin('clock', 200, '');
+        my @events = $c->events;
+        my $late = $events[199][1] - $start - 200 * 0.0073 - 0.001;
+
+        is(@events, 201, 'all tokens');
+        cmp_ok($late, '>=', -0.002, 'the last one: not early');
+        $best = $late if $late < $best;
+        last if $best < 0.03;
+    }
+
+    cmp_ok($best, '<', slow(0.03), 'the last one: not late');
 };
 
 subtest 'steps much shorter than a millisecond' => sub {
@@ -204,7 +214,7 @@ subtest 'clients that hang up leave at once' => sub {
     like($event, qr/"finish_reason":"length"/, 'the last one gets its slot');
 
     # what is left of the step under way, and the 100 tokens' own
-    cmp_ok($at - $hangup, '<=', 0.1 + 0.2 + slow(0.2), 'without delay');
+    cmp_ok($at - $hangup, '<=', 0.1 + 0.2 + slow(0.4), 'without delay');
     is(metric('one', 'request_success_total') - $before, 3, 'aborts counted');
 };
 
@@ -376,9 +386,9 @@ subtest 'four workers: the engine is in one, all else in all of them' => sub {
     is($nginx->stop, 0, 'stops in order');
 };
 
-subtest 'with accept_mutex another worker says what is wrong' => sub {
-    my $nginx = NginxInstance->new(conf => $shared, workers => 4,
-                                   events => 'accept_mutex on;');
+subtest 'with reuseport another worker says what is wrong' => sub {
+    my $nginx = NginxInstance->new(
+        conf => $shared =~ s/(PORT1%%);/$1 reuseport;/r, workers => 4);
     $nginx->start;
 
     my %seen;
@@ -387,10 +397,10 @@ subtest 'with accept_mutex another worker says what is wrong' => sub {
 
         $seen{ $answer->{status} } = $answer->{body};
         return keys %seen > 1;
-    }, 2);
+    });
 
-    delete $seen{200};
-    ok(!%seen || $seen{503} =~ /engine_sim lives in worker 0/, '200 or 503');
+    is_deeply([sort keys %seen], [200, 503], 'served by worker 0 only');
+    like($seen{503}, qr/engine_sim lives in worker 0/, 'and says so');
     is($nginx->stop, 0, 'stops in order');
 };
 

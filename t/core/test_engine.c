@@ -1090,6 +1090,10 @@ random_params(engine_params_t *p, uint64_t *seed)
     p->max_num_batched_tokens = p->cache_block + pick(seed, 0, 7, 64, 500);
     p->kv_blocks = (uint64_t) pick(seed, 0, 1, 7, 40, 10000);
     p->speed = pick(seed, 1, 1, 10);
+
+    if (rnd(seed) % 4 == 0) {
+        p->kv_blocks = ENGINE_UNLIMITED;
+    }
 }
 
 
