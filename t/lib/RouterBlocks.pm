@@ -40,7 +40,7 @@ $::show =~ s/X-(\w+)/'X-' . ($1 =~ tr{_}{-}r)/ge;
 $::chain = <<'EOC';
     location = /v1/1 { return 200 "$http_x_path$engine\n"; }
     location ~ ^/v1/\d$ {
-        proxy_set_header X-path "$http_x_path$engine ";
+        proxy_set_header X-path "$http_x_path$engine,";
         proxy_pass http://127.0.0.1:$TEST_NGINX_SERVER_PORT/v1/$next;
     }
 EOC
