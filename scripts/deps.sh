@@ -1,15 +1,15 @@
 #!/bin/bash
 #
 # deps.sh GROUP...: installs what is missing of these groups of
-# scripts/packages, and Test::Nginx with group `test`.  Asks no archive when
-# nothing is missing.
+# scripts/packages, and Test::Nginx with group `test`. Asks no archive when
+# nothing is missing. deps.sh --fetch-test-nginx: prints the path of its .deb.
 
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 
 # libtest-nginx-perl is in sid only, but is of architecture all and needs
-# nothing newer than bookworm. --download FILE: only fetch it.
+# nothing newer than bookworm. Prints the path of the fetched package.
 fetch_test_nginx()
 {
     local dir deb=$CACHE/debs/libtest-nginx-perl.deb
@@ -46,6 +46,7 @@ fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 need_root "to install ${missing[*]}"
+alone deps
 echo "deps: installing ${missing[*]}"
 apt-get update -qq
 
@@ -53,4 +54,4 @@ if [[ " ${missing[*]} " == *' libtest-nginx-perl '* ]]; then
     missing[-1]=$(fetch_test_nginx)
 fi
 
-apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
+apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null 9>&-

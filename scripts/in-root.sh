@@ -10,6 +10,7 @@ set -euo pipefail
 suite=${1:?usage: in-root.sh SUITE COMMAND...}
 shift
 need_root "to mount"
+"$REPO/scripts/deps.sh" roots
 root=$("$REPO/scripts/root.sh" "$suite")
 layer=$(mktemp -d "$CACHE/roots/layer.XXXXXX")
 trap 'rm -rf --one-file-system "$layer"' EXIT

@@ -48,6 +48,16 @@ packages_of()
 }
 
 
+# alone NAME: waits until no other run of a script holds NAME, then holds it
+# to the script's end.
+alone()
+{
+    mkdir -p "$CACHE/locks"
+    exec 9> "$CACHE/locks/$1"
+    flock 9
+}
+
+
 installed()
 {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

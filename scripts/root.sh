@@ -12,15 +12,18 @@ root=$CACHE/roots/$suite
 mapfile -t packages < <(packages_of build test)
 wanted="$suite ${packages[*]}"
 
+alone "root-$suite"
+
 if [ "$(cat "$root/etc/aibrix-root" 2>/dev/null)" = "$wanted" ]; then
     echo "$root"
     exit
 fi
 
 need_root "to make a root"
-"$REPO/scripts/deps.sh" roots
+"$REPO/scripts/deps.sh" roots >&2
 deb=$("$REPO/scripts/deps.sh" --fetch-test-nginx)
 new=$root.new
+log=$root.log
 settings=$(mktemp)
 trap 'rm -rf --one-file-system "$new" "$settings"' EXIT
 
@@ -37,8 +40,8 @@ mmdebstrap --quiet --mode=root --variant=apt --keyring="$KEYRING" \
     --customize-hook="upload '$deb' /tmp/test-nginx.deb" \
     --customize-hook='chroot "$1" apt-get install -y -qq /tmp/test-nginx.deb' \
     --customize-hook='rm "$1/tmp/test-nginx.deb"' \
-    "$suite" "$new" "$(archive_uri)" >&2 \
-    || die "Debian $suite could not be made"
+    "$suite" "$new" "$(archive_uri)" > "$log" 2>&1 \
+    || { tail -n 30 "$log" >&2; die "Debian $suite could not be made"; }
 
 echo "$wanted" > "$new/etc/aibrix-root"
 mv "$new" "$root"
