@@ -29,16 +29,18 @@ CORE_CFLAGS = -std=gnu11 -O2 -g -Wall -Wextra -Werror \
 CORE_LIBS = -Wl,--as-needed -lcmocka -ljson-c -lm -lpthread
 SANITIZE =
 
+REPLAY_OBJECTS = $(patsubst %.c,$(CORE)/%.o,$(wildcard sim/replay*.c))
+
 UNIT_TESTS = $(patsubst t/core/%.c,$(CORE)/%,$(wildcard t/core/test_*.c))
 SUITES = $(sort $(wildcard t/*.t))
 FUZZERS = $(sort $(patsubst t/fuzz/%.c,%,$(wildcard t/fuzz/fuzz_*.c)))
 
 RUN_TESTS = BUILD=$(abspath $(BUILD)) JOBS=$(JOBS) scripts/run-tests.sh
 
-.PHONY: all check clean core deps fuzz help install modules test test-all \
+.PHONY: all check clean core demo deps fuzz help install modules test test-all \
         test-core test-hup test-suites test-valgrind uninstall asan FORCE
 .DELETE_ON_ERROR:
-.SECONDARY: $(CORE_OBJECTS)
+.SECONDARY: $(CORE_OBJECTS) $(REPLAY_OBJECTS)
 
 all: $(MODULES)
 
@@ -47,6 +49,7 @@ help:
 	@echo 'make                both modules, for the installed nginx'
 	@echo 'make check          the installed nginx loads them'
 	@echo 'make core           objects of the core and its unit tests'
+	@echo 'make demo           two simulated engines behind the module'
 	@echo 'make test           unit tests and Test::Nginx suites'
 	@echo 'make test-core      unit tests only'
 	@echo 'make test-suites    Test::Nginx suites only'
@@ -94,6 +97,18 @@ uninstall:
 	@scripts/install.sh uninstall ngx_http_aibrix_module.so
 
 
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@scripts/demo.sh $(BUILD)
+
+
+# The replay tool: engines in virtual time under the module's own core.
+
+$(BUILD)/replay: $(REPLAY_OBJECTS) $(CORE_OBJECTS)
+	@echo $(CC) $@
+	@$(CC) $(CORE_CFLAGS) $(SANITIZE) -o $@ $^ -lm
+
+
 # The core without nginx, and its unit tests.
 
 core: $(UNIT_TESTS)
@@ -112,7 +127,7 @@ $(CORE)/test_%: t/core/test_%.c $(CORE_OBJECTS) $(CORE)/stamp
 	@$(CC) $(CORE_CFLAGS) $(SANITIZE) -MMD -MP -MF $@.d -MT $@ -o $@ \
 	    $< $(CORE_OBJECTS) $(CORE_LIBS)
 
--include $(CORE_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)
+-include $(CORE_OBJECTS:.o=.d) $(REPLAY_OBJECTS:.o=.d) $(UNIT_TESTS:=.d)
 
 
 # Tests. Each of these is one run of prove with one closing line. The nested
