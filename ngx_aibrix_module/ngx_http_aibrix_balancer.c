@@ -15,13 +15,19 @@ static void ngx_http_aibrix_bad_strategy(ngx_http_request_t *r,
     ngx_str_t *name);
 static void ngx_http_aibrix_hash(ngx_http_request_t *r,
     ngx_http_aibrix_peer_data_t *pd);
+static void ngx_http_aibrix_fall_back(ngx_http_request_t *r,
+    ngx_http_aibrix_peer_data_t *pd);
 static ngx_int_t ngx_http_aibrix_get_peer(ngx_peer_connection_t *pc,
     void *data);
+static void ngx_http_aibrix_no_target(ngx_http_aibrix_peer_data_t *pd);
 static ngx_int_t ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
     ngx_http_aibrix_peer_data_t *pd, ngx_http_upstream_rr_peers_t *peers,
     ngx_http_aibrix_map_t *map);
-static ngx_uint_t ngx_http_aibrix_eligible(ngx_http_aibrix_peer_data_t *pd,
-    ngx_http_upstream_rr_peers_t *peers, ngx_http_aibrix_map_t *map);
+static ngx_uint_t ngx_http_aibrix_eligible(ngx_peer_connection_t *pc,
+    ngx_http_aibrix_peer_data_t *pd, ngx_http_upstream_rr_peers_t *peers,
+    ngx_http_aibrix_map_t *map);
+static void ngx_http_aibrix_candidate(ngx_http_aibrix_map_t *map,
+    ngx_uint_t n, ngx_http_upstream_rr_peer_t *peer, ngx_uint_t i);
 static ngx_int_t ngx_http_aibrix_adopt_peers(ngx_http_aibrix_peer_data_t *pd,
     ngx_http_aibrix_map_t *map);
 static ngx_int_t ngx_http_aibrix_clear_tried(ngx_http_aibrix_peer_data_t *pd,
@@ -146,6 +152,7 @@ static ngx_int_t
 ngx_http_aibrix_init_peer(ngx_http_request_t *r,
     ngx_http_upstream_srv_conf_t *us)
 {
+    uint64_t                      start;
     ngx_pool_cleanup_t           *cln;
     ngx_http_aibrix_ctx_t        *ctx;
     ngx_http_aibrix_peer_data_t  *pd;
@@ -200,7 +207,15 @@ ngx_http_aibrix_init_peer(ngx_http_request_t *r,
     pd->route.ttl_ms = pd->conf->zone->ttl;
     pd->route.matched = ngx_http_aibrix_matched;
 
+    start = ngx_http_aibrix_nanoseconds();
+
     ngx_http_aibrix_hash(r, pd);
+
+    pd->ns = ngx_http_aibrix_nanoseconds() - start;
+
+    if (pd->route.strategy->wants_prompt && pd->route.blocks == 0) {
+        ngx_http_aibrix_fall_back(r, pd);
+    }
 
     return NGX_OK;
 }
@@ -396,6 +411,33 @@ ngx_http_aibrix_hash(ngx_http_request_t *r, ngx_http_aibrix_peer_data_t *pd)
 }
 
 
+/* Counts why a strategy has to do without the prompt that it wants. */
+
+static void
+ngx_http_aibrix_fall_back(ngx_http_request_t *r,
+    ngx_http_aibrix_peer_data_t *pd)
+{
+    aibrix_fallback_e  reason;
+
+    if (r->headers_in.content_length_n <= 0 && !r->headers_in.chunked) {
+        reason = AIBRIX_FALLBACK_NO_BODY;
+
+    } else if (!pd->ctx->json) {
+        reason = AIBRIX_FALLBACK_NOT_JSON;
+
+    } else if (pd->route.prompt >= (uint64_t) pd->conf->block_size) {
+        reason = AIBRIX_FALLBACK_NO_MEMORY;
+
+    } else {
+        reason = AIBRIX_FALLBACK_NO_PROMPT;
+    }
+
+    aibrix_stats_fallback(aibrix_zone_stats(pd->route.zone),
+                          (uint32_t) (pd->route.strategy - aibrix_strategies),
+                          reason);
+}
+
+
 static ngx_int_t
 ngx_http_aibrix_get_peer(ngx_peer_connection_t *pc, void *data)
 {
@@ -417,6 +459,10 @@ ngx_http_aibrix_get_peer(ngx_peer_connection_t *pc, void *data)
     if (!pd->backup) {
         rc = ngx_http_aibrix_get_from(pc, pd, peers, &pd->conf->map[0]);
 
+        if (rc == NGX_BUSY && peers->next == NULL) {
+            ngx_http_aibrix_no_target(pd);
+        }
+
         if (rc != NGX_BUSY || peers->next == NULL) {
             return rc;
         }
@@ -435,10 +481,19 @@ ngx_http_aibrix_get_peer(ngx_peer_connection_t *pc, void *data)
     rc = ngx_http_aibrix_get_from(pc, pd, pd->rrp.peers, &pd->conf->map[1]);
 
     if (rc == NGX_BUSY) {
+        ngx_http_aibrix_no_target(pd);
         pc->name = peers->name;
     }
 
     return rc;
+}
+
+
+static void
+ngx_http_aibrix_no_target(ngx_http_aibrix_peer_data_t *pd)
+{
+    aibrix_stats_error(aibrix_zone_stats(pd->route.zone), pd->model,
+                       AIBRIX_ERROR_NO_TARGET);
 }
 
 
@@ -453,6 +508,7 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
     aibrix_choice_t               choice;
     aibrix_candidate_t           *chosen;
     aibrix_decision_t             decision;
+    ngx_http_aibrix_loc_conf_t   *lcf;
     ngx_http_upstream_rr_peer_t  *peer;
 
     start = ngx_http_aibrix_nanoseconds();
@@ -484,7 +540,7 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
         return NGX_ERROR;
     }
 
-    view.n = ngx_http_aibrix_eligible(pd, peers, map);
+    view.n = ngx_http_aibrix_eligible(pc, pd, peers, map);
 
     if (view.n == 0) {
         ngx_http_upstream_rr_peers_unlock(peers);
@@ -524,10 +580,21 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
     pd->selection = choice.selection;
     pd->percent = aibrix_percent(chosen->matched, pd->route.blocks);
     pd->start = ngx_current_msec;
+
+    /* the first decision of a request has the hashing in it */
+
+    pd->ns = ngx_http_aibrix_nanoseconds() - start + (pd->chosen ? 0 : pd->ns);
+
     pd->chosen = 1;
     pd->answered = 0;
     pd->scanned = 0;
     pd->first_seen = 0;
+
+    lcf = ngx_http_get_module_loc_conf(pd->request, ngx_http_aibrix_module);
+
+    if (lcf->explain) {
+        ngx_http_aibrix_explain(pd, &view, &choice);
+    }
 
     decision.model = pd->model;
     decision.peer = chosen->peer;
@@ -537,7 +604,7 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
     decision.blocks = pd->route.blocks;
     decision.matched = chosen->matched;
     decision.imbalanced = choice.imbalanced;
-    decision.ns = ngx_http_aibrix_nanoseconds() - start;
+    decision.ns = pd->ns;
     decision.at = (uint64_t) ngx_cached_time->sec * 1000
                   + ngx_cached_time->msec;
 
@@ -554,13 +621,21 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
 /* Fills the map's scratch with who may be chosen now; under the lock. */
 
 static ngx_uint_t
-ngx_http_aibrix_eligible(ngx_http_aibrix_peer_data_t *pd,
-    ngx_http_upstream_rr_peers_t *peers, ngx_http_aibrix_map_t *map)
+ngx_http_aibrix_eligible(ngx_peer_connection_t *pc,
+    ngx_http_aibrix_peer_data_t *pd, ngx_http_upstream_rr_peers_t *peers,
+    ngx_http_aibrix_map_t *map)
 {
     time_t                        now;
     uintptr_t                     m;
     ngx_uint_t                    i, n;
     ngx_http_upstream_rr_peer_t  *peer;
+
+    peer = ngx_http_aibrix_sticky(&pd->rrp, pc, &i);
+
+    if (peer) {
+        ngx_http_aibrix_candidate(map, 0, peer, i);
+        return 1;
+    }
 
     now = ngx_time();
     n = 0;
@@ -573,7 +648,10 @@ ngx_http_aibrix_eligible(ngx_http_aibrix_peer_data_t *pd,
             continue;
         }
 
-        if (peer->down) {
+        if (peer->down
+            || (map->ids[i] != AIBRIX_NO_PEER
+                && aibrix_zone_drained(pd->route.zone, map->ids[i])))
+        {
             continue;
         }
 
@@ -591,14 +669,21 @@ ngx_http_aibrix_eligible(ngx_http_aibrix_peer_data_t *pd,
             continue;
         }
 
-        map->candidates[n].peer = map->ids[i];
-        map->candidates[n].weight = (uint32_t) ngx_max(peer->weight, 1);
-        map->eligible[n] = peer;
-        map->at[n] = i;
-        n++;
+        ngx_http_aibrix_candidate(map, n++, peer, i);
     }
 
     return n;
+}
+
+
+static void
+ngx_http_aibrix_candidate(ngx_http_aibrix_map_t *map, ngx_uint_t n,
+    ngx_http_upstream_rr_peer_t *peer, ngx_uint_t i)
+{
+    map->candidates[n].peer = map->ids[i];
+    map->candidates[n].weight = (uint32_t) ngx_max(peer->weight, 1);
+    map->eligible[n] = peer;
+    map->at[n] = i;
 }
 
 

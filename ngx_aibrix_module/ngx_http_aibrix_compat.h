@@ -38,16 +38,23 @@
 #endif
 
 
-/* 1.29.6: sticky */
+/*
+ * 1.29.6: sticky.  The peer that the hint names, if it may be used; called
+ * under the lock of the peers.
+ */
 
 #if (NGX_HTTP_UPSTREAM_SID)
-#define ngx_http_aibrix_set_sid(pc, peer)  (pc)->sid = &(peer)->sid
-#else
-#define ngx_http_aibrix_set_sid(pc, peer)
-#endif
 
-#ifndef NGX_HTTP_UPSTREAM_STICKY
-#define NGX_HTTP_UPSTREAM_STICKY  0
+#define ngx_http_aibrix_set_sid(pc, peer)  (pc)->sid = &(peer)->sid
+
+#define ngx_http_aibrix_sticky(rrp, pc, p)                                    \
+    ngx_http_upstream_get_rr_peer_by_sid(rrp, (pc)->hint, p, 0)
+
+#else
+
+#define ngx_http_aibrix_set_sid(pc, peer)
+#define ngx_http_aibrix_sticky(rrp, pc, p)  NULL
+
 #endif
 
 

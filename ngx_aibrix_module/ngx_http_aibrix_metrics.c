@@ -3,10 +3,26 @@
 
 
 typedef struct {
+    u_char                      data[NGX_HTTP_AIBRIX_LINE / 2];
+    size_t                      len;
+} ngx_http_aibrix_text_t;
+
+
+/*
+ * What many lines share is written once: the labels of a series, and the
+ * bounds of a histogram.
+ */
+
+typedef struct {
     ngx_http_aibrix_output_t   *out;
     ngx_http_aibrix_zone_t     *zone;
     ngx_http_aibrix_label_t    *labels;
     ngx_uint_t                  zones;
+
+    ngx_http_aibrix_text_t      text;   /* labels, without the last brace */
+    const uint64_t             *bounds; /* of le */
+    u_char                      le[AIBRIX_BUCKETS][32];
+    size_t                      le_len[AIBRIX_BUCKETS];
 } ngx_http_aibrix_scrape_t;
 
 
@@ -83,9 +99,13 @@ static const ngx_http_aibrix_family_t  ngx_http_aibrix_families[] = {
     { "aibrix_inflight_requests", "gauge",
       "Requests in flight.", ngx_http_aibrix_m_load, 0 },
 
+    { "aibrix_waiting_requests", "gauge",
+      "Requests in flight without their first content.",
+      ngx_http_aibrix_m_load, 1 },
+
     { "aibrix_queued_prompt_bytes", "gauge",
       "Uncached prompt bytes sent that no first byte has answered.",
-      ngx_http_aibrix_m_load, 1 },
+      ngx_http_aibrix_m_load, 2 },
 
     { "aibrix_peer_failures_total", "counter",
       "Attempts that failed before an answer.", ngx_http_aibrix_m_peer, 0 },
@@ -218,67 +238,195 @@ ngx_http_aibrix_metrics_handler(ngx_http_request_t *r)
 }
 
 
+static void
+ngx_http_aibrix_text(ngx_http_aibrix_text_t *t, const char *s)
+{
+    size_t  len;
+
+    len = ngx_min(ngx_strlen(s), sizeof(t->data) - t->len);
+
+    ngx_memcpy(t->data + t->len, s, len);
+    t->len += len;
+}
+
+
+/* What needs no escape, which is nearly all there is, is copied. */
+
+static void
+ngx_http_aibrix_text_label(ngx_http_aibrix_text_t *t, const char *name,
+    const aibrix_span_t *value)
+{
+    size_t         i, max;
+    u_char         c;
+    aibrix_span_t  rest;
+
+    ngx_http_aibrix_text(t, t->len ? "," : "{");
+    ngx_http_aibrix_text(t, name);
+    ngx_http_aibrix_text(t, "=\"");
+
+    max = ngx_min(value->len, sizeof(t->data) - t->len);
+
+    for (i = 0; i < max; i++) {
+        c = (u_char) value->data[i];
+
+        if (c < 0x20 || c > 0x7e || c == '"' || c == '\\') {
+            break;
+        }
+
+        t->data[t->len++] = c;
+    }
+
+    rest.data = value->data + i;
+    rest.len = value->len - i;
+
+    t->len += aibrix_escape_label((char *) t->data + t->len,
+                                  sizeof(t->data) - t->len, &rest);
+
+    ngx_http_aibrix_text(t, "\"");
+}
+
+
+static void
+ngx_http_aibrix_text_plain(ngx_http_aibrix_text_t *t, const char *name,
+    const char *value)
+{
+    aibrix_span_t  span;
+
+    span.data = value;
+    span.len = ngx_strlen(value);
+
+    ngx_http_aibrix_text_label(t, name, &span);
+}
+
+
+static void
+ngx_http_aibrix_text_model(ngx_http_aibrix_scrape_t *s, uint32_t model)
+{
+    aibrix_span_t  span;
+
+    span = aibrix_stats_model_name(aibrix_zone_stats(s->zone->z), model);
+
+    ngx_http_aibrix_text_label(&s->text, "model", &span);
+}
+
+
 /*
  * The labels are AIBrix's own, in its order; a zone is told apart only where
  * there is more than one.
  */
 
 static void
-ngx_http_aibrix_model_sample(ngx_http_aibrix_scrape_t *s, const char *name,
-    const char *suffix, uint32_t model, const char *label, const char *value)
+ngx_http_aibrix_model_labels(ngx_http_aibrix_scrape_t *s, uint32_t model,
+    const char *label, const char *value)
 {
-    aibrix_span_t  span;
+    aibrix_span_t  zone;
 
-    span = aibrix_stats_model_name(aibrix_zone_stats(s->zone->z), model);
+    s->text.len = 0;
 
-    ngx_http_aibrix_printf(s->out, "%s%s{model=\"", name, suffix);
-    ngx_http_aibrix_print_label(s->out, &span);
+    ngx_http_aibrix_text_model(s, model);
 
     if (label) {
-        ngx_http_aibrix_printf(s->out, "\",%s=\"%s", label, value);
+        ngx_http_aibrix_text_plain(&s->text, label, value);
     }
 
-    ngx_http_aibrix_printf(s->out, "\",using_kv_sync=\"false\"");
+    ngx_http_aibrix_text_plain(&s->text, "using_kv_sync", "false");
 
     if (s->zones > 1) {
-        ngx_http_aibrix_printf(s->out, ",zone=\"%V\"",
-                               &s->zone->shm_zone->shm.name);
+        zone.data = (char *) s->zone->shm_zone->shm.name.data;
+        zone.len = s->zone->shm_zone->shm.name.len;
+
+        ngx_http_aibrix_text_label(&s->text, "zone", &zone);
     }
 }
 
 
 static void
-ngx_http_aibrix_peer_sample(ngx_http_aibrix_scrape_t *s, const char *name,
-    const char *suffix, uint32_t peer)
+ngx_http_aibrix_peer_labels(ngx_http_aibrix_scrape_t *s, uint32_t peer)
 {
-    ngx_http_aibrix_printf(s->out, "%s%s{upstream=\"", name, suffix);
-    ngx_http_aibrix_print_label(s->out, &s->labels[peer].upstream);
-    ngx_http_aibrix_printf(s->out, "\",pod=\"");
-    ngx_http_aibrix_print_label(s->out, &s->labels[peer].pod);
-    ngx_http_aibrix_printf(s->out, "\"");
+    s->text.len = 0;
+
+    ngx_http_aibrix_text_label(&s->text, "upstream",
+                               &s->labels[peer].upstream);
+    ngx_http_aibrix_text_label(&s->text, "pod", &s->labels[peer].pod);
 }
 
 
 static void
-ngx_http_aibrix_series_sample(ngx_http_aibrix_scrape_t *s, const char *name,
-    const char *suffix, uint32_t peer, uint32_t model, const char *strategy)
+ngx_http_aibrix_series_labels(ngx_http_aibrix_scrape_t *s, uint32_t peer,
+    uint32_t model, const char *strategy)
 {
-    aibrix_span_t  span;
+    s->text.len = 0;
 
-    span = aibrix_stats_model_name(aibrix_zone_stats(s->zone->z), model);
-
-    ngx_http_aibrix_printf(s->out, "%s%s{upstream=\"", name, suffix);
-    ngx_http_aibrix_print_label(s->out, &s->labels[peer].upstream);
-    ngx_http_aibrix_printf(s->out, "\",model=\"");
-    ngx_http_aibrix_print_label(s->out, &span);
+    ngx_http_aibrix_text_label(&s->text, "upstream",
+                               &s->labels[peer].upstream);
+    ngx_http_aibrix_text_model(s, model);
 
     if (strategy) {
-        ngx_http_aibrix_printf(s->out, "\",strategy=\"%s", strategy);
+        ngx_http_aibrix_text_plain(&s->text, "strategy", strategy);
     }
 
-    ngx_http_aibrix_printf(s->out, "\",pod=\"");
-    ngx_http_aibrix_print_label(s->out, &s->labels[peer].pod);
-    ngx_http_aibrix_printf(s->out, "\"");
+    ngx_http_aibrix_text_label(&s->text, "pod", &s->labels[peer].pod);
+}
+
+
+/* name suffix {labels[,label="value"]} n: no call of printf a line. */
+
+static void
+ngx_http_aibrix_sample(ngx_http_aibrix_scrape_t *s, const char *name,
+    const char *suffix, const char *label, const u_char *value, size_t len,
+    uint64_t n)
+{
+    u_char  *p, *digit, number[NGX_INT64_LEN];
+
+    p = ngx_http_aibrix_room(s->out);
+    if (p == NULL) {
+        return;
+    }
+
+    p = ngx_cpymem(p, name, ngx_strlen(name));
+    p = ngx_cpymem(p, suffix, ngx_strlen(suffix));
+    p = ngx_cpymem(p, s->text.data, s->text.len);
+
+    if (label) {
+        *p++ = ',';
+        p = ngx_cpymem(p, label, ngx_strlen(label));
+        *p++ = '=';
+        *p++ = '"';
+        p = ngx_cpymem(p, value, len);
+        *p++ = '"';
+    }
+
+    *p++ = '}';
+    *p++ = ' ';
+
+    digit = number + sizeof(number);
+
+    do {
+        *--digit = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    p = ngx_cpymem(p, digit, number + sizeof(number) - digit);
+    *p++ = '\n';
+
+    ngx_http_aibrix_wrote(s->out, p);
+}
+
+
+static void
+ngx_http_aibrix_value(ngx_http_aibrix_scrape_t *s, const char *name,
+    uint64_t n)
+{
+    ngx_http_aibrix_sample(s, name, "", NULL, NULL, 0, n);
+}
+
+
+static void
+ngx_http_aibrix_labelled(ngx_http_aibrix_scrape_t *s, const char *name,
+    const char *label, const char *value, uint64_t n)
+{
+    ngx_http_aibrix_sample(s, name, "", label, (u_char *) value,
+                           ngx_strlen(value), n);
 }
 
 
@@ -305,50 +453,55 @@ ngx_http_aibrix_seconds(u_char *p, uint64_t n, uint32_t per_second)
 }
 
 
-/* By model alone when there is no peer. */
+static void
+ngx_http_aibrix_bounds(ngx_http_aibrix_scrape_t *s, const aibrix_hist_t *h)
+{
+    uint32_t   i;
+    u_char    *last;
+
+    if (s->bounds == h->bounds) {
+        return;
+    }
+
+    for (i = 0; i < h->n; i++) {
+        last = ngx_http_aibrix_seconds(s->le[i], h->bounds[i], h->per_second);
+        s->le_len[i] = last - s->le[i];
+    }
+
+    ngx_memcpy(s->le[h->n], "+Inf", 4);
+    s->le_len[h->n] = 4;
+
+    s->bounds = h->bounds;
+}
+
+
+/* Of the series whose labels are in s->text. */
 
 static void
-ngx_http_aibrix_print_histogram(ngx_http_aibrix_scrape_t *s,
-    const aibrix_hist_t *h, const char *name, uint32_t peer, uint32_t model)
+ngx_http_aibrix_print_histogram(ngx_http_aibrix_scrape_t *s, const char *name,
+    const aibrix_hist_t *h)
 {
-    u_char       text[64];
-    uint32_t     i;
-    uint64_t     n;
-    const char  *suffix;
+    u_char     sum[64];
+    uint32_t   i;
+    uint64_t   n;
+
+    ngx_http_aibrix_bounds(s, h);
 
     n = 0;
 
-    for (i = 0; i < h->n + 3; i++) {
-        suffix = (i <= h->n) ? "_bucket" : (i == h->n + 1) ? "_sum" : "_count";
+    for (i = 0; i <= h->n; i++) {
+        n += h->bucket[i];
 
-        if (peer == AIBRIX_NO_PEER) {
-            ngx_http_aibrix_model_sample(s, name, suffix, model, NULL, NULL);
-
-        } else {
-            ngx_http_aibrix_series_sample(s, name, suffix, peer, model, NULL);
-        }
-
-        if (i <= h->n) {
-            n += h->bucket[i];
-
-            if (i < h->n) {
-                *ngx_http_aibrix_seconds(text, h->bounds[i], h->per_second)
-                    = '\0';
-
-            } else {
-                ngx_memcpy(text, "+Inf", sizeof("+Inf"));
-            }
-
-            ngx_http_aibrix_printf(s->out, ",le=\"%s\"} %uL\n", text, n);
-
-        } else if (i == h->n + 1) {
-            *ngx_http_aibrix_seconds(text, h->sum, h->per_second) = '\0';
-            ngx_http_aibrix_printf(s->out, "} %s\n", text);
-
-        } else {
-            ngx_http_aibrix_printf(s->out, "} %uL\n", h->count);
-        }
+        ngx_http_aibrix_sample(s, name, "_bucket", "le", s->le[i],
+                               s->le_len[i], n);
     }
+
+    *ngx_http_aibrix_seconds(sum, h->sum, h->per_second) = '\0';
+
+    ngx_http_aibrix_printf(s->out, "%s_sum%*s} %s\n", name, s->text.len,
+                           s->text.data, sum);
+
+    ngx_http_aibrix_sample(s, name, "_count", NULL, NULL, 0, h->count);
 }
 
 
@@ -366,9 +519,9 @@ ngx_http_aibrix_m_selections(ngx_http_aibrix_scrape_t *s, const char *name,
         }
 
         for (i = 0; i < AIBRIX_SELECTIONS; i++) {
-            ngx_http_aibrix_model_sample(s, name, "", m, "selection",
+            ngx_http_aibrix_model_labels(s, m, "selection",
                                          aibrix_selection_name(i));
-            ngx_http_aibrix_printf(s->out, "} %uL\n", st.selections[i]);
+            ngx_http_aibrix_value(s, name, st.selections[i]);
         }
     }
 }
@@ -388,10 +541,9 @@ ngx_http_aibrix_m_percents(ngx_http_aibrix_scrape_t *s, const char *name,
         }
 
         for (i = 0; i < AIBRIX_PERCENTS; i++) {
-            ngx_http_aibrix_model_sample(s, name, "", m,
-                                         "match_percent_bucket",
+            ngx_http_aibrix_model_labels(s, m, "match_percent_bucket",
                                          aibrix_percent_label(i));
-            ngx_http_aibrix_printf(s->out, "} %uL\n", st.percents[i]);
+            ngx_http_aibrix_value(s, name, st.percents[i]);
         }
     }
 }
@@ -407,8 +559,8 @@ ngx_http_aibrix_m_imbalances(ngx_http_aibrix_scrape_t *s, const char *name,
     for (m = 0; m <= AIBRIX_MODELS; m++) {
 
         if (aibrix_stats_model_read(aibrix_zone_stats(s->zone->z), m, &st)) {
-            ngx_http_aibrix_model_sample(s, name, "", m, NULL, NULL);
-            ngx_http_aibrix_printf(s->out, "} %uL\n", st.imbalances);
+            ngx_http_aibrix_model_labels(s, m, NULL, NULL);
+            ngx_http_aibrix_value(s, name, st.imbalances);
         }
     }
 }
@@ -428,9 +580,9 @@ ngx_http_aibrix_m_errors(ngx_http_aibrix_scrape_t *s, const char *name,
         }
 
         for (i = 0; i < AIBRIX_ERRORS; i++) {
-            ngx_http_aibrix_model_sample(s, name, "", m, "reason",
+            ngx_http_aibrix_model_labels(s, m, "reason",
                                          aibrix_error_label(i));
-            ngx_http_aibrix_printf(s->out, "} %uL\n", st.errors[i]);
+            ngx_http_aibrix_value(s, name, st.errors[i]);
         }
     }
 }
@@ -446,8 +598,8 @@ ngx_http_aibrix_m_latency(ngx_http_aibrix_scrape_t *s, const char *name,
     for (m = 0; m <= AIBRIX_MODELS; m++) {
 
         if (aibrix_stats_model_read(aibrix_zone_stats(s->zone->z), m, &st)) {
-            ngx_http_aibrix_print_histogram(s, &st.latency, name,
-                                            AIBRIX_NO_PEER, m);
+            ngx_http_aibrix_model_labels(s, m, NULL, NULL);
+            ngx_http_aibrix_print_histogram(s, name, &st.latency);
         }
     }
 }
@@ -460,6 +612,10 @@ ngx_http_aibrix_m_requests(ngx_http_aibrix_scrape_t *s, const char *name,
     uint32_t            at;
     aibrix_requests_t   st;
 
+    static const char *const  classes[AIBRIX_CLASSES] = {
+        "0xx", "1xx", "2xx", "3xx", "4xx", "5xx"
+    };
+
     at = 0;
 
     while (aibrix_stats_requests(aibrix_zone_stats(s->zone->z), &at, &st)) {
@@ -468,10 +624,10 @@ ngx_http_aibrix_m_requests(ngx_http_aibrix_scrape_t *s, const char *name,
             continue;
         }
 
-        ngx_http_aibrix_series_sample(s, name, "", st.peer, st.model,
-                                      aibrix_strategies[st.strategy].name);
-        ngx_http_aibrix_printf(s->out, ",status=\"%uDxx\"} %uL\n",
-                               st.status, st.count);
+        ngx_http_aibrix_series_labels(s, st.peer, st.model,
+                                      aibrix_strategy_name(st.strategy));
+        ngx_http_aibrix_labelled(s, name, "status", classes[st.status],
+                                 st.count);
     }
 }
 
@@ -491,11 +647,11 @@ ngx_http_aibrix_m_outcomes(ngx_http_aibrix_scrape_t *s, const char *name,
             continue;
         }
 
+        ngx_http_aibrix_series_labels(s, st.peer, st.model, NULL);
+
         for (i = 0; i < AIBRIX_OUTCOMES; i++) {
-            ngx_http_aibrix_series_sample(s, name, "", st.peer, st.model,
-                                          NULL);
-            ngx_http_aibrix_printf(s->out, ",outcome=\"%s\"} %uL\n",
-                                   aibrix_outcome_label(i), st.outcomes[i]);
+            ngx_http_aibrix_labelled(s, name, "outcome",
+                                     aibrix_outcome_label(i), st.outcomes[i]);
         }
     }
 }
@@ -516,9 +672,10 @@ ngx_http_aibrix_m_load(ngx_http_aibrix_scrape_t *s, const char *name,
 
         aibrix_load_sum(aibrix_zone_load(s->zone->z), i, &sum);
 
-        ngx_http_aibrix_peer_sample(s, name, "", i);
-        ngx_http_aibrix_printf(s->out, "} %uL\n",
-                               data ? sum.queued : (uint64_t) sum.inflight);
+        ngx_http_aibrix_peer_labels(s, i);
+        ngx_http_aibrix_value(s, name, (data == 0) ? sum.inflight
+                                       : (data == 1) ? sum.waiting
+                                       : sum.queued);
     }
 }
 
@@ -538,10 +695,10 @@ ngx_http_aibrix_m_peer(ngx_http_aibrix_scrape_t *s, const char *name,
             continue;
         }
 
-        ngx_http_aibrix_peer_sample(s, name, "", i);
-        ngx_http_aibrix_printf(s->out, "} %uL\n",
-                               (data == 0) ? st.fails
-                               : (data == 1) ? st.blocks : st.matched);
+        ngx_http_aibrix_peer_labels(s, i);
+        ngx_http_aibrix_value(s, name, (data == 0) ? st.fails
+                                       : (data == 1) ? st.blocks
+                                       : st.matched);
     }
 }
 
@@ -561,7 +718,8 @@ ngx_http_aibrix_m_histogram(ngx_http_aibrix_scrape_t *s, const char *name,
         h = (const aibrix_hist_t *) ((u_char *) &st + data);
 
         if (s->labels[st.peer].used && h->count) {
-            ngx_http_aibrix_print_histogram(s, h, name, st.peer, st.model);
+            ngx_http_aibrix_series_labels(s, st.peer, st.model, NULL);
+            ngx_http_aibrix_print_histogram(s, name, h);
         }
     }
 }
@@ -582,10 +740,9 @@ ngx_http_aibrix_m_tokens(ngx_http_aibrix_scrape_t *s, const char *name,
             continue;
         }
 
-        ngx_http_aibrix_series_sample(s, name, "", st.peer, st.model,
-                                          NULL);
-        ngx_http_aibrix_printf(s->out, "} %uL\n",
-                               *(uint64_t *) ((u_char *) &st + data));
+        ngx_http_aibrix_series_labels(s, st.peer, st.model, NULL);
+        ngx_http_aibrix_value(s, name,
+                              *(uint64_t *) ((u_char *) &st + data));
     }
 }
 

@@ -105,10 +105,24 @@ static ngx_command_t  ngx_http_aibrix_commands[] = {
       offsetof(ngx_http_aibrix_loc_conf_t, sse),
       NULL },
 
+    { ngx_string("aibrix_explain"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_aibrix_loc_conf_t, explain),
+      NULL },
+
     { ngx_string("aibrix_metrics"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
       ngx_http_aibrix_metrics,
       0,
+      0,
+      NULL },
+
+    { ngx_string("aibrix_status"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
+      ngx_http_aibrix_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
@@ -269,9 +283,12 @@ ngx_http_aibrix_create_loc_conf(ngx_conf_t *cf)
         return NULL;
     }
 
+    /* set by ngx_pcalloc(): control = 0 */
+
     conf->read_body = NGX_CONF_UNSET;
     conf->headers = NGX_CONF_UNSET;
     conf->sse = NGX_CONF_UNSET;
+    conf->explain = NGX_CONF_UNSET;
 
     return conf;
 }
@@ -286,6 +303,7 @@ ngx_http_aibrix_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->read_body, prev->read_body, 0);
     ngx_conf_merge_value(conf->headers, prev->headers, 1);
     ngx_conf_merge_value(conf->sse, prev->sse, 1);
+    ngx_conf_merge_value(conf->explain, prev->explain, 0);
 
     return NGX_CONF_OK;
 }
@@ -387,7 +405,6 @@ ngx_http_aibrix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     uscf->flags = NGX_HTTP_UPSTREAM_CREATE
                   |NGX_HTTP_UPSTREAM_MODIFY
-                  |NGX_HTTP_UPSTREAM_STICKY
                   |NGX_HTTP_UPSTREAM_WEIGHT
                   |NGX_HTTP_UPSTREAM_MAX_CONNS
                   |NGX_HTTP_UPSTREAM_MAX_FAILS

@@ -22,6 +22,8 @@ typedef struct {
     uint64_t                           ttl;         /* ms */
     uint64_t                           seed;
     uint32_t                           row;         /* of this process */
+    uint64_t                           oldest;      /* ms, of the index */
+    time_t                             oldest_at;
     unsigned                           seed_set:1;
     unsigned                           attached:1;
 } ngx_http_aibrix_zone_t;
@@ -72,6 +74,8 @@ typedef struct {
     ngx_flag_t                         read_body;
     ngx_flag_t                         headers;
     ngx_flag_t                         sse;
+    ngx_flag_t                         explain;
+    ngx_uint_t                         control;     /* of aibrix_status */
 } ngx_http_aibrix_loc_conf_t;
 
 
@@ -92,6 +96,8 @@ typedef struct {
 
     ngx_str_t                          server;  /* as in the server line */
     ngx_str_t                          name;    /* address:port */
+    ngx_str_t                          explain; /* why, when asked for */
+    uint64_t                           ns;      /* what the decision took */
     uint32_t                           peer;
     uint32_t                           model;
     aibrix_selection_e                 selection;
@@ -105,6 +111,7 @@ typedef struct {
     unsigned                           backup:1;
     unsigned                           chosen:1;
     unsigned                           answered:1;
+    unsigned                           refused:1;   /* by an error status */
     unsigned                           scanned:1;   /* events is in use */
     unsigned                           first_seen:1;
 } ngx_http_aibrix_peer_data_t;
@@ -142,6 +149,12 @@ void ngx_http_aibrix_detach(ngx_http_aibrix_zone_t *zone);
 
 /* Takes back the counts of dead processes; at most once a second. */
 void ngx_http_aibrix_sweep(ngx_http_aibrix_zone_t *zone, ngx_uint_t force);
+
+/*
+ * Age in ms of the block recorded longest ago that still counts; as of a few
+ * seconds ago, since it takes a walk over the index.
+ */
+uint64_t ngx_http_aibrix_oldest(ngx_http_aibrix_zone_t *zone);
 
 /* Numbers the peers of a list anew when it has changed; under its lock. */
 ngx_int_t ngx_http_aibrix_update_map(ngx_http_aibrix_srv_conf_t *conf,
@@ -200,9 +213,27 @@ ngx_int_t ngx_http_aibrix_response_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_aibrix_add_variables(ngx_conf_t *cf);
 
 
+/* ngx_http_aibrix_explain.c */
+
+/* Sets pd->explain, or leaves it empty; candidates as they were chosen from. */
+void ngx_http_aibrix_explain(ngx_http_aibrix_peer_data_t *pd,
+    const aibrix_view_t *v, const aibrix_choice_t *choice);
+
+
 /* ngx_http_aibrix_metrics.c */
 
 char *ngx_http_aibrix_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+
+/* ngx_http_aibrix_status.c */
+
+char *ngx_http_aibrix_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+
+/* ngx_http_aibrix_control.c */
+
+/* Does what a POST to aibrix_status asks for. */
+ngx_int_t ngx_http_aibrix_control(ngx_http_request_t *r);
 
 
 #endif /* _NGX_HTTP_AIBRIX_MODULE_H_INCLUDED_ */

@@ -8,9 +8,6 @@
 #define NGX_HTTP_AIBRIX_PIECE  65536
 
 
-static u_char *ngx_http_aibrix_room(ngx_http_aibrix_output_t *out);
-
-
 void
 ngx_http_aibrix_output_init(ngx_http_aibrix_output_t *out, ngx_pool_t *pool)
 {
@@ -21,9 +18,7 @@ ngx_http_aibrix_output_init(ngx_http_aibrix_output_t *out, ngx_pool_t *pool)
 }
 
 
-/* A place with room for a line, or NULL. */
-
-static u_char *
+u_char *
 ngx_http_aibrix_room(ngx_http_aibrix_output_t *out)
 {
     ngx_chain_t  *cl;
@@ -54,6 +49,14 @@ ngx_http_aibrix_room(ngx_http_aibrix_output_t *out)
 }
 
 
+void
+ngx_http_aibrix_wrote(ngx_http_aibrix_output_t *out, u_char *last)
+{
+    out->size += last - out->buf->last;
+    out->buf->last = last;
+}
+
+
 void ngx_cdecl
 ngx_http_aibrix_printf(ngx_http_aibrix_output_t *out, const char *fmt, ...)
 {
@@ -66,29 +69,10 @@ ngx_http_aibrix_printf(ngx_http_aibrix_output_t *out, const char *fmt, ...)
     }
 
     va_start(args, fmt);
-    out->buf->last = ngx_vslprintf(p, p + NGX_HTTP_AIBRIX_LINE, fmt, args);
+    p = ngx_vslprintf(p, p + NGX_HTTP_AIBRIX_LINE, fmt, args);
     va_end(args);
 
-    out->size += out->buf->last - p;
-}
-
-
-void
-ngx_http_aibrix_print_label(ngx_http_aibrix_output_t *out,
-    const aibrix_span_t *s)
-{
-    size_t   n;
-    u_char  *p;
-
-    p = ngx_http_aibrix_room(out);
-    if (p == NULL) {
-        return;
-    }
-
-    n = aibrix_escape_label((char *) p, NGX_HTTP_AIBRIX_LINE, s);
-
-    out->buf->last += n;
-    out->size += n;
+    ngx_http_aibrix_wrote(out, p);
 }
 
 
@@ -106,8 +90,7 @@ ngx_http_aibrix_print_json(ngx_http_aibrix_output_t *out,
 
     n = aibrix_escape_json((char *) p, NGX_HTTP_AIBRIX_LINE, s);
 
-    out->buf->last += n;
-    out->size += n;
+    ngx_http_aibrix_wrote(out, p + n);
 }
 
 

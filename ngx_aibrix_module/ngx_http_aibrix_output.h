@@ -33,13 +33,16 @@ typedef struct {
 void ngx_http_aibrix_output_init(ngx_http_aibrix_output_t *out,
     ngx_pool_t *pool);
 
+/* A place with room for NGX_HTTP_AIBRIX_LINE bytes, or NULL; what was written
+ * there up to last counts from then on. */
+u_char *ngx_http_aibrix_room(ngx_http_aibrix_output_t *out);
+void ngx_http_aibrix_wrote(ngx_http_aibrix_output_t *out, u_char *last);
+
 /* As ngx_sprintf(); a piece longer than NGX_HTTP_AIBRIX_LINE is cut. */
 void ngx_cdecl ngx_http_aibrix_printf(ngx_http_aibrix_output_t *out,
     const char *fmt, ...);
 
-/* The inside of a label value or of a JSON string. */
-void ngx_http_aibrix_print_label(ngx_http_aibrix_output_t *out,
-    const aibrix_span_t *s);
+/* The inside of a JSON string. */
 void ngx_http_aibrix_print_json(ngx_http_aibrix_output_t *out,
     const aibrix_span_t *s);
 

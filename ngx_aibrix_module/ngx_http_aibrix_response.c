@@ -3,6 +3,8 @@
 
 
 static ngx_int_t ngx_http_aibrix_header_filter(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_aibrix_is_ours(ngx_http_request_t *r,
+    ngx_http_aibrix_peer_data_t *pd);
 static void ngx_http_aibrix_scan(ngx_http_request_t *r,
     ngx_http_aibrix_peer_data_t *pd);
 static void ngx_http_aibrix_unbuffer(ngx_http_request_t *r);
@@ -27,6 +29,7 @@ static ngx_str_t  ngx_http_aibrix_target_pod_ip =
 static ngx_str_t  ngx_http_aibrix_routing_strategy =
     ngx_string("routing-strategy");
 static ngx_str_t  ngx_http_aibrix_request_id = ngx_string("request-id");
+static ngx_str_t  ngx_http_aibrix_x_explain = ngx_string("x-aibrix-explain");
 
 
 ngx_int_t
@@ -51,7 +54,9 @@ ngx_http_aibrix_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_aibrix_get_ctx(r);
 
-    if (ctx == NULL || ctx->pd == NULL || !ctx->pd->chosen) {
+    if (ctx == NULL || ctx->pd == NULL || !ctx->pd->chosen
+        || !ngx_http_aibrix_is_ours(r, ctx->pd))
+    {
         return ngx_http_next_header_filter(r);
     }
 
@@ -74,7 +79,31 @@ ngx_http_aibrix_header_filter(ngx_http_request_t *r)
         return NGX_ERROR;
     }
 
+    if (r == r->main
+        && pd->explain.len
+        && ngx_http_aibrix_add_header(r, &ngx_http_aibrix_x_explain,
+                                      &pd->explain)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     return ngx_http_next_header_filter(r);
+}
+
+
+/* An error page may have come from another upstream since. */
+
+static ngx_uint_t
+ngx_http_aibrix_is_ours(ngx_http_request_t *r, ngx_http_aibrix_peer_data_t *pd)
+{
+    ngx_http_upstream_srv_conf_t  *uscf;
+
+    uscf = r->upstream ? r->upstream->upstream : NULL;
+
+    return uscf && uscf->srv_conf
+           && ngx_http_conf_upstream_srv_conf(uscf, ngx_http_aibrix_module)
+              == pd->conf;
 }
 
 
@@ -87,6 +116,8 @@ ngx_http_aibrix_answered(ngx_http_request_t *r,
     pd->answered = 1;
 
     status = r->upstream->headers_in.status_n;
+
+    pd->refused = (status >= NGX_HTTP_BAD_REQUEST);
 
     if (status >= NGX_HTTP_INTERNAL_SERVER_ERROR
         || status == NGX_HTTP_TOO_MANY_REQUESTS)
@@ -321,6 +352,13 @@ ngx_http_aibrix_content(ngx_http_aibrix_peer_data_t *pd, ngx_uint_t n)
     aibrix_stats_t  *stats;
 
     stats = aibrix_zone_stats(pd->route.zone);
+
+    /* a quick error is no quick first token */
+
+    if (pd->refused) {
+        aibrix_route_answered(&pd->route, &pd->grant);
+        return;
+    }
 
     if (!pd->first_seen) {
         pd->first_seen = 1;

@@ -10,6 +10,7 @@ enum {
     NGX_HTTP_AIBRIX_TARGET_POD,
     NGX_HTTP_AIBRIX_TARGET_POD_IP,
     NGX_HTTP_AIBRIX_TTFT,
+    NGX_HTTP_AIBRIX_DECISION_TIME,
     NGX_HTTP_AIBRIX_PROMPT_TOKENS,
     NGX_HTTP_AIBRIX_COMPLETION_TOKENS,
     NGX_HTTP_AIBRIX_CACHED_TOKENS
@@ -54,6 +55,9 @@ static ngx_http_variable_t  ngx_http_aibrix_vars[] = {
 
     { ngx_string("aibrix_ttft"), NULL, ngx_http_aibrix_peer_variable,
       NGX_HTTP_AIBRIX_TTFT, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("aibrix_decision_time"), NULL, ngx_http_aibrix_peer_variable,
+      NGX_HTTP_AIBRIX_DECISION_TIME, NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("aibrix_prompt_tokens"), NULL, ngx_http_aibrix_peer_variable,
       NGX_HTTP_AIBRIX_PROMPT_TOKENS, NGX_HTTP_VAR_NOCACHEABLE, 0 },
@@ -149,7 +153,7 @@ ngx_http_aibrix_peer_variable(ngx_http_request_t *r,
         return ngx_http_aibrix_set_string(v, pd->name.data, pd->name.len);
     }
 
-    p = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000"));
+    p = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000000"));
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -163,6 +167,12 @@ ngx_http_aibrix_peer_variable(ngx_http_request_t *r,
     case NGX_HTTP_AIBRIX_BLOCKS:
         return ngx_http_aibrix_set_string(v, p,
                                  ngx_sprintf(p, "%uD", pd->route.blocks) - p);
+
+    case NGX_HTTP_AIBRIX_DECISION_TIME:
+        return ngx_http_aibrix_set_string(v, p,
+                   ngx_sprintf(p, "%uL.%06uL", pd->ns / 1000000000,
+                               pd->ns / 1000 % 1000000)
+                   - p);
 
     case NGX_HTTP_AIBRIX_PROMPT_TOKENS:
         return ngx_http_aibrix_set_tokens(v, p, pd, AIBRIX_USAGE_PROMPT,

@@ -2,7 +2,8 @@
 #include "ngx_http_aibrix_module.h"
 
 
-#define NGX_HTTP_AIBRIX_TTL  (20 * 60 * 1000)
+#define NGX_HTTP_AIBRIX_TTL     (20 * 60 * 1000)
+#define NGX_HTTP_AIBRIX_OLDEST  10      /* seconds that an answer is good */
 
 
 static ngx_int_t ngx_http_aibrix_init_zone(ngx_shm_zone_t *shm_zone,
@@ -429,6 +430,21 @@ ngx_http_aibrix_sweep(ngx_http_aibrix_zone_t *zone, ngx_uint_t force)
                       "aibrix_zone \"%V\": took back the counts of %uD dead "
                       "processes", &zone->shm_zone->shm.name, n);
     }
+}
+
+
+uint64_t
+ngx_http_aibrix_oldest(ngx_http_aibrix_zone_t *zone)
+{
+    if (zone->oldest_at == 0
+        || ngx_time() - zone->oldest_at >= NGX_HTTP_AIBRIX_OLDEST)
+    {
+        zone->oldest = aibrix_index_oldest(aibrix_zone_index(zone->z),
+                                           ngx_current_msec, zone->ttl);
+        zone->oldest_at = ngx_time();
+    }
+
+    return zone->oldest;
 }
 
 

@@ -169,7 +169,7 @@ record_cell(const aibrix_ix_slot_t *slot, uint64_t *words, unsigned i,
 }
 
 
-/* Makes the last cell a mask when it is none, and sets the peer's bit in it. */
+/* Makes the last cell a mask, if it is none, and sets the peer's bit in it. */
 static int
 record_mask(const aibrix_ix_slot_t *slot, uint64_t *words, uint32_t peer)
 {
@@ -250,17 +250,20 @@ record_block(aibrix_ix_op_t *op, uint64_t hash, uint32_t peer, uint64_t time)
 {
     int               tries;
     uint64_t          words[AIBRIX_IX_WORDS];
+    aibrix_ix_key_t   key;
     aibrix_ix_slot_t  slot;
 
+    key = aibrix_ix_block_key(op->ix, hash);
+
     for (tries = 0; tries < AIBRIX_IX_TRIES; tries++) {
-        slot = aibrix_ix_find(op->ix, hash, AIBRIX_IX_BLOCK);
+        slot = aibrix_ix_find(key);
 
         if (slot.bucket == NULL) {
             words[0] = aibrix_ix_cell(peer, time);
             words[1] = 0;
             words[2] = 0;
 
-            if (aibrix_ix_insert(op, hash, AIBRIX_IX_BLOCK, words)) {
+            if (aibrix_ix_insert(op, key, words)) {
                 return;
             }
 
@@ -283,24 +286,24 @@ record_block(aibrix_ix_op_t *op, uint64_t hash, uint32_t peer, uint64_t time)
 static void
 record_prefetch(const aibrix_index_t *ix, uint64_t hash)
 {
-    unsigned             ways;
-    aibrix_ix_slot_t     slot;
-    aibrix_ix_bucket_t  *bucket;
+    unsigned          ways;
+    aibrix_ix_key_t   key;
+    aibrix_ix_slot_t  slot;
 
-    bucket = aibrix_ix_bucket(ix, hash);
-    ways = aibrix_ix_ways(bucket, aibrix_ix_tag(hash, AIBRIX_IX_BLOCK));
-    ways = (ways != 0) ? ways : aibrix_ix_ways(bucket, 0);
+    key = aibrix_ix_block_key(ix, hash);
+    ways = aibrix_ix_ways(key.bucket, key.tag);
+    ways = (ways != 0) ? ways : aibrix_ix_ways(key.bucket, 0);
 
     if (ways != 0) {
-        slot.bucket = bucket;
+        slot.bucket = key.bucket;
         slot.way = __builtin_ctz(ways);
         aibrix_ix_prefetch_words(&slot);
         return;
     }
 
-    __builtin_prefetch(bucket->word[0]);
-    __builtin_prefetch(bucket->word[AIBRIX_IX_WAYS / 2]);
-    __builtin_prefetch(bucket->word[AIBRIX_IX_WAYS - 1]);
+    __builtin_prefetch(key.bucket->word[0]);
+    __builtin_prefetch(key.bucket->word[AIBRIX_IX_WAYS / 2]);
+    __builtin_prefetch(key.bucket->word[AIBRIX_IX_WAYS - 1]);
 }
 
 
@@ -328,7 +331,7 @@ aibrix_index_record(aibrix_index_t *ix, const uint64_t *hashes, size_t n,
     }
 
     for (i = 0; i < n && i < 2 * INDEX_AHEAD; i++) {
-        aibrix_ix_prefetch_tags(ix, hashes[i]);
+        aibrix_ix_prefetch_block(ix, hashes[i]);
     }
 
     for (i = 0; i < n && i < INDEX_AHEAD; i++) {
@@ -338,7 +341,7 @@ aibrix_index_record(aibrix_index_t *ix, const uint64_t *hashes, size_t n,
     for (i = 0; i < n; i++) {
 
         if (n - i > 2 * INDEX_AHEAD) {
-            aibrix_ix_prefetch_tags(ix, hashes[i + 2 * INDEX_AHEAD]);
+            aibrix_ix_prefetch_block(ix, hashes[i + 2 * INDEX_AHEAD]);
         }
 
         if (n - i > INDEX_AHEAD) {
@@ -404,7 +407,7 @@ aibrix_index_unrecord(aibrix_index_t *ix, const uint64_t *hashes,
     aibrix_ix_begin(&op, ix, 0, 0);
 
     for (i = from; i < n; i++) {
-        slot = aibrix_ix_find(ix, hashes[i], AIBRIX_IX_BLOCK);
+        slot = aibrix_ix_find(aibrix_ix_block_key(ix, hashes[i]));
 
         if (slot.bucket != NULL
             && unrecord_block(ix, &slot, hashes[i], peer))

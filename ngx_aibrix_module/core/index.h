@@ -66,7 +66,8 @@ size_t aibrix_index_match(aibrix_index_t *ix, const uint64_t *hashes,
 
 /*
  * peer knows these blocks from now on.  The tail of the chain is made older
- * than its head.  Never fails: a full index evicts.
+ * than its head, a new block older than one that was ever asked for again.
+ * Never fails: a full index evicts, or leaves out a tail for a newer head.
  */
 void aibrix_index_record(aibrix_index_t *ix, const uint64_t *hashes, size_t n,
     uint32_t peer, uint64_t now_ms, uint64_t ttl_ms);
@@ -75,7 +76,11 @@ void aibrix_index_record(aibrix_index_t *ix, const uint64_t *hashes, size_t n,
 void aibrix_index_unrecord(aibrix_index_t *ix, const uint64_t *hashes,
     size_t from, size_t n, uint32_t peer);
 
-/* Forgets everything that peer knows, in O(1). */
+/*
+ * Forgets everything that peer knows, in O(1).  What it records from then on
+ * counts at once; only of blocks that more than a few peers know, no more
+ * than five forgotten within the last third of the ttl are remembered.
+ */
 void aibrix_index_forget(aibrix_index_t *ix, uint32_t peer, uint64_t now_ms);
 
 void aibrix_index_stat(const aibrix_index_t *ix, aibrix_index_stat_t *st);

@@ -31,6 +31,7 @@ aibrix_ix_group_put(aibrix_ix_op_t *op, uint64_t hash, uint32_t peer,
     int               tries;
     uint64_t          epoch, old, word, mine, words[AIBRIX_IX_WORDS];
     unsigned          i;
+    aibrix_ix_key_t   key;
     aibrix_ix_slot_t  slot;
 
     epoch = time / op->ix->shape.epoch;
@@ -41,20 +42,20 @@ aibrix_ix_group_put(aibrix_ix_op_t *op, uint64_t hash, uint32_t peer,
         return 0;
     }
 
-    hash = aibrix_ix_group_hash(hash, peer / AIBRIX_IX_GROUP);
+    key = aibrix_ix_group_key(op->ix, hash, peer / AIBRIX_IX_GROUP);
     i = epoch % AIBRIX_IX_EPOCHS;
     mine = AIBRIX_IX_GROUP_MARK << 60
            | (epoch & AIBRIX_IX_EPOCH_MASK) << AIBRIX_IX_GROUP
            | 1ull << peer % AIBRIX_IX_GROUP;
 
     for (tries = 0; tries < AIBRIX_IX_TRIES; tries++) {
-        slot = aibrix_ix_find(op->ix, hash, AIBRIX_IX_PEERS);
+        slot = aibrix_ix_find(key);
 
         if (slot.bucket == NULL) {
             memset(words, 0, sizeof(words));
             words[i] = mine;
 
-            if (aibrix_ix_insert(op, hash, AIBRIX_IX_PEERS, words)) {
+            if (aibrix_ix_insert(op, key, words)) {
                 return 1;
             }
 
@@ -87,8 +88,8 @@ aibrix_ix_group_take(const aibrix_index_t *ix, uint64_t hash, uint32_t peer)
     unsigned          i;
     aibrix_ix_slot_t  slot;
 
-    hash = aibrix_ix_group_hash(hash, peer / AIBRIX_IX_GROUP);
-    slot = aibrix_ix_find(ix, hash, AIBRIX_IX_PEERS);
+    slot = aibrix_ix_find(aibrix_ix_group_key(ix, hash,
+                                              peer / AIBRIX_IX_GROUP));
 
     if (slot.bucket == NULL) {
         return;
@@ -122,8 +123,7 @@ aibrix_ix_group_none(const aibrix_ix_op_t *op, uint64_t hash, uint32_t bit)
          group < AIBRIX_IX_GROUPS;
          group += AIBRIX_IX_TIME_BITS)
     {
-        slot = aibrix_ix_find(op->ix, aibrix_ix_group_hash(hash, group),
-                              AIBRIX_IX_PEERS);
+        slot = aibrix_ix_find(aibrix_ix_group_key(op->ix, hash, group));
 
         if (slot.bucket != NULL && aibrix_ix_live(op, &slot)) {
             return 0;

@@ -10,17 +10,6 @@
 #include "index_table.h"
 
 
-static inline uint64_t
-aibrix_ix_group_hash(uint64_t hash, unsigned group)
-{
-    hash ^= (group + 1) * 0xc2b2ae3d27d4eb4full;
-    hash ^= hash >> 32;
-    hash *= 0x9e3779b185ebca87ull;
-
-    return hash ^ (hash >> 29);
-}
-
-
 /*
  * The peer knew the block at that time.  Returns 0 when a group cannot say
  * so: the peer was forgotten after the epoch had begun, or a race was lost.

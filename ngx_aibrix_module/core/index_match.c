@@ -199,6 +199,7 @@ match_groups(match_t *m, const aibrix_ix_slot_t *slot, uint64_t hash,
     uint64_t          bits, known;
     unsigned          i, n, group;
     uint8_t           groups[AIBRIX_IX_GROUPS];
+    aibrix_ix_key_t   keys[AIBRIX_IX_GROUPS];
     aibrix_ix_slot_t  slots[AIBRIX_IX_GROUPS];
 
     n = 0;
@@ -214,17 +215,15 @@ match_groups(match_t *m, const aibrix_ix_slot_t *slot, uint64_t hash,
         if ((cell & bit)
             && (bits & ~match_group_bits(m->known, group)) != 0)
         {
+            keys[n] = aibrix_ix_group_key(m->op.ix, hash, group);
+            aibrix_ix_prefetch_tags(keys[n]);
             groups[n++] = group;
             asked |= bit;
-            aibrix_ix_prefetch_tags(m->op.ix,
-                                    aibrix_ix_group_hash(hash, group));
         }
     }
 
     for (i = 0; i < n; i++) {
-        slots[i] = aibrix_ix_find(m->op.ix,
-                                  aibrix_ix_group_hash(hash, groups[i]),
-                                  AIBRIX_IX_PEERS);
+        slots[i] = aibrix_ix_find(keys[i]);
 
         if (slots[i].bucket != NULL) {
             aibrix_ix_prefetch_words(&slots[i]);
@@ -350,7 +349,7 @@ match_locate(const aibrix_index_t *ix, uint64_t hash)
 {
     aibrix_ix_slot_t  slot;
 
-    slot = aibrix_ix_find(ix, hash, AIBRIX_IX_BLOCK);
+    slot = aibrix_ix_find(aibrix_ix_block_key(ix, hash));
 
     if (slot.bucket != NULL) {
         aibrix_ix_prefetch_words(&slot);
@@ -373,7 +372,7 @@ aibrix_index_match(aibrix_index_t *ix, const uint64_t *hashes, size_t n,
     match_begin(&m, among);
 
     for (i = 0; i < n && i < 2 * MATCH_AHEAD; i++) {
-        aibrix_ix_prefetch_tags(ix, hashes[i]);
+        aibrix_ix_prefetch_block(ix, hashes[i]);
     }
 
     for (i = 0; i < n && i < MATCH_AHEAD; i++) {
@@ -388,7 +387,7 @@ aibrix_index_match(aibrix_index_t *ix, const uint64_t *hashes, size_t n,
         }
 
         if (n - i > 2 * MATCH_AHEAD) {
-            aibrix_ix_prefetch_tags(ix, hashes[i + 2 * MATCH_AHEAD]);
+            aibrix_ix_prefetch_block(ix, hashes[i + 2 * MATCH_AHEAD]);
         }
 
         aibrix_ix_depth(&m.op, i);

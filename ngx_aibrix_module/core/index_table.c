@@ -170,11 +170,11 @@ table_free_way(const aibrix_ix_op_t *op, aibrix_ix_slot_t *slot)
 /*
  * The way to fill: a free one, else one that nobody knows any more, else the
  * oldest.  Among equals it is left to the hash, or the same one would always
- * go, and it the newest.  NULL in slot.bucket when there is none.
+ * go, and it the newest.  NULL in slot.bucket when there is none, or when
+ * what is to be made was just made by somebody else.
  */
 static aibrix_ix_slot_t
-table_victim(const aibrix_ix_op_t *op, aibrix_ix_bucket_t *bucket,
-    uint64_t tag, int *live)
+table_victim(const aibrix_ix_op_t *op, aibrix_ix_key_t key, int *live)
 {
     int               alive;
     uint32_t          age, oldest;
@@ -183,7 +183,7 @@ table_victim(const aibrix_ix_op_t *op, aibrix_ix_bucket_t *bucket,
 
     *live = 0;
     oldest = 0;
-    slot.bucket = bucket;
+    slot.bucket = key.bucket;
     victim.bucket = NULL;
 
     if (table_free_way(op, &slot)) {
@@ -191,8 +191,13 @@ table_victim(const aibrix_ix_op_t *op, aibrix_ix_bucket_t *bucket,
     }
 
     for (i = 0; i < AIBRIX_IX_WAYS; i++) {
-        slot.way = ((tag >> 1) + i) % AIBRIX_IX_WAYS;
-        slot.word = aibrix_ix_load(&bucket->tag[slot.way]);
+        slot.way = ((key.tag >> 1) + i) % AIBRIX_IX_WAYS;
+        slot.word = aibrix_ix_load(&slot.bucket->tag[slot.way]);
+
+        if (aibrix_ix_tag_of(slot.word) == key.tag) {
+            victim.bucket = NULL;
+            break;
+        }
 
         if (aibrix_ix_tag_of(slot.word) == 0) {
             continue;
@@ -254,30 +259,22 @@ table_fill(aibrix_ix_op_t *op, const aibrix_ix_slot_t *slot, int live,
 
 
 /*
- * Two may have made the same entry at once: the first in the bucket stays.
- * Returns its way.
+ * Two may have made the same entry at once.  Then both see it and take back
+ * theirs, or the second one does; none that holds anything is lost.
  */
 static int
-table_unite(aibrix_ix_op_t *op, aibrix_ix_bucket_t *bucket, uint64_t tag)
+table_only_one(aibrix_ix_op_t *op, aibrix_ix_slot_t *slot, uint64_t tagged)
 {
-    int               first;
-    unsigned          ways;
-    aibrix_ix_slot_t  slot;
-
-    ways = aibrix_ix_ways(bucket, tag);
-    first = __builtin_ffs((int) ways) - 1;
-
-    for (ways &= ways - 1; ways != 0; ways &= ways - 1) {
-        slot.bucket = bucket;
-        slot.way = __builtin_ctz(ways);
-        slot.word = aibrix_ix_load(&bucket->tag[slot.way]);
-
-        if (aibrix_ix_tag_of(slot.word) == tag) {
-            aibrix_ix_drop(op, &slot);
-        }
+    if (aibrix_ix_ways(slot->bucket, aibrix_ix_tag_of(tagged))
+        == 1u << slot->way)
+    {
+        return 1;
     }
 
-    return first;
+    slot->word = tagged;
+    aibrix_ix_drop(op, slot);
+
+    return 0;
 }
 
 
@@ -298,26 +295,24 @@ table_is_further_up(const aibrix_ix_op_t *op, uint64_t word, uint32_t stamp)
 
 
 int
-aibrix_ix_insert(aibrix_ix_op_t *op, uint64_t hash, aibrix_ix_kind_e kind,
+aibrix_ix_insert(aibrix_ix_op_t *op, aibrix_ix_key_t key,
     const uint64_t *words)
 {
-    int                  live;
-    uint32_t             stamp;
-    uint64_t             tag;
-    aibrix_ix_slot_t     slot;
-    aibrix_ix_bucket_t  *bucket;
+    int               live;
+    uint32_t          stamp;
+    uint64_t          tagged;
+    aibrix_ix_slot_t  slot;
 
-    bucket = aibrix_ix_bucket(op->ix, hash);
-    tag = aibrix_ix_tag(hash, kind);
-    slot = table_victim(op, bucket, tag, &live);
+    slot = table_victim(op, key, &live);
 
     if (slot.bucket == NULL) {
         return 0;
     }
 
     stamp = op->instant - op->depth;
+    tagged = key.tag << AIBRIX_IX_TAG_SHIFT;
 
-    if (kind == AIBRIX_IX_BLOCK) {
+    if (aibrix_ix_is_block(tagged)) {
         stamp -= op->probation;
 
         if (live && table_is_further_up(op, slot.word, stamp)) {
@@ -325,10 +320,10 @@ aibrix_ix_insert(aibrix_ix_op_t *op, uint64_t hash, aibrix_ix_kind_e kind,
         }
     }
 
-    return table_fill(op, &slot, live,
-                      tag << AIBRIX_IX_TAG_SHIFT
-                      | (stamp & AIBRIX_IX_STAMP_MASK), words)
-           && table_unite(op, bucket, tag) == slot.way;
+    tagged |= stamp & AIBRIX_IX_STAMP_MASK;
+
+    return table_fill(op, &slot, live, tagged, words)
+           && table_only_one(op, &slot, tagged);
 }
 
 

@@ -12,7 +12,7 @@
  *
  *   block   six cells {13 bits: peer + 1, 19 bits: time}, 0 = empty; or, in
  *           place of the sixth, {MASK, 19 bits: where groups may be}
- *   group   48 consecutive peers of one block, under a hash derived from the
+ *   group   48 consecutive peers of one block, in a bucket that follows the
  *           block's: {4 bits: mark, 12 bits: epoch, 48 bits: peers}, where
  *           word i is for the epochs that are i modulo 3
  *
@@ -119,6 +119,13 @@ typedef struct {
 } aibrix_ix_op_t;
 
 
+/* Where an entry is, if it is there. */
+typedef struct {
+    uint64_t             tag;
+    aibrix_ix_bucket_t  *bucket;
+} aibrix_ix_key_t;
+
+
 /* An entry that was found: word is its tag word as it was then. */
 typedef struct {
     uint64_t             word;
@@ -157,21 +164,6 @@ aibrix_ix_buckets(const aibrix_index_t *ix)
 }
 
 
-/*
- * The multiplication makes the upper bits depend on all of the hash, so the
- * bucket says something else of it than the tag.
- */
-static inline aibrix_ix_bucket_t *
-aibrix_ix_bucket(const aibrix_index_t *ix, uint64_t hash)
-{
-    uint64_t  i;
-
-    i = (hash * 0x9e3779b97f4a7c15ull) >> 32;
-
-    return aibrix_ix_buckets(ix) + ((i * ix->shape.nbuckets) >> 32);
-}
-
-
 static inline uint64_t
 aibrix_ix_tag(uint64_t hash, aibrix_ix_kind_e kind)
 {
@@ -181,6 +173,57 @@ aibrix_ix_tag(uint64_t hash, aibrix_ix_kind_e kind)
     tag = (tag == 0) ? 1 : tag;
 
     return tag << 1 | kind;
+}
+
+
+/*
+ * The multiplication makes the upper bits depend on all of the hash, so the
+ * bucket says something else of it than the tag.
+ */
+static inline uint64_t
+aibrix_ix_place(const aibrix_index_t *ix, uint64_t hash)
+{
+    hash = (hash * 0x9e3779b97f4a7c15ull) >> 32;
+
+    return (hash * ix->shape.nbuckets) >> 32;
+}
+
+
+static inline aibrix_ix_key_t
+aibrix_ix_block_key(const aibrix_index_t *ix, uint64_t hash)
+{
+    aibrix_ix_key_t  key;
+
+    key.bucket = aibrix_ix_buckets(ix) + aibrix_ix_place(ix, hash);
+    key.tag = aibrix_ix_tag(hash, AIBRIX_IX_BLOCK);
+
+    return key;
+}
+
+
+/*
+ * The groups of a block are in the buckets that follow its own: one after
+ * the other they are read several times as fast as from all over the table.
+ */
+static inline aibrix_ix_key_t
+aibrix_ix_group_key(const aibrix_index_t *ix, uint64_t hash, unsigned group)
+{
+    uint64_t         i;
+    aibrix_ix_key_t  key;
+
+    i = aibrix_ix_place(ix, hash) + 1 + group;
+
+    while (i >= ix->shape.nbuckets) {
+        i -= ix->shape.nbuckets;
+    }
+
+    hash ^= (group + 1) * 0xc2b2ae3d27d4eb4full;
+    hash *= 0x9e3779b185ebca87ull;
+
+    key.bucket = aibrix_ix_buckets(ix) + i;
+    key.tag = aibrix_ix_tag(hash ^ hash >> 32, AIBRIX_IX_PEERS);
+
+    return key;
 }
 
 
@@ -230,25 +273,20 @@ aibrix_ix_ways(const aibrix_ix_bucket_t *bucket, uint64_t tag)
 
 
 static inline aibrix_ix_slot_t
-aibrix_ix_find(const aibrix_index_t *ix, uint64_t hash, aibrix_ix_kind_e kind)
+aibrix_ix_find(aibrix_ix_key_t key)
 {
-    uint64_t             tag;
-    unsigned             ways;
-    aibrix_ix_slot_t     slot;
-    aibrix_ix_bucket_t  *bucket;
-
-    bucket = aibrix_ix_bucket(ix, hash);
-    tag = aibrix_ix_tag(hash, kind);
-    ways = aibrix_ix_ways(bucket, tag);
+    unsigned          ways;
+    aibrix_ix_slot_t  slot;
 
     slot.bucket = NULL;
+    ways = aibrix_ix_ways(key.bucket, key.tag);
 
     if (ways != 0) {
         slot.way = __builtin_ctz(ways);
-        slot.word = aibrix_ix_load(&bucket->tag[slot.way]);
+        slot.word = aibrix_ix_load(&key.bucket->tag[slot.way]);
 
-        if (aibrix_ix_tag_of(slot.word) == tag) {
-            slot.bucket = bucket;
+        if (aibrix_ix_tag_of(slot.word) == key.tag) {
+            slot.bucket = key.bucket;
         }
     }
 
@@ -316,9 +354,16 @@ aibrix_ix_read_clean(const aibrix_ix_slot_t *slot, uint64_t *words)
 
 
 static inline void
-aibrix_ix_prefetch_tags(const aibrix_index_t *ix, uint64_t hash)
+aibrix_ix_prefetch_tags(aibrix_ix_key_t key)
 {
-    __builtin_prefetch(aibrix_ix_bucket(ix, hash)->tag);
+    __builtin_prefetch(key.bucket->tag);
+}
+
+
+static inline void
+aibrix_ix_prefetch_block(const aibrix_index_t *ix, uint64_t hash)
+{
+    aibrix_ix_prefetch_tags(aibrix_ix_block_key(ix, hash));
 }
 
 
@@ -447,7 +492,7 @@ void aibrix_ix_touch(const aibrix_ix_op_t *op, const aibrix_ix_slot_t *slot);
  * that could go for it is as new and further up a chain, it is left out.
  * Returns 0 when somebody else was at the same entry: then look again.
  */
-int aibrix_ix_insert(aibrix_ix_op_t *op, uint64_t hash, aibrix_ix_kind_e kind,
+int aibrix_ix_insert(aibrix_ix_op_t *op, aibrix_ix_key_t key,
     const uint64_t *words);
 
 /* Frees the entry; a block is then not counted any more. */

@@ -8,7 +8,7 @@
 typedef struct {
     int64_t    queued;
     int32_t    inflight;
-    int32_t    pad;
+    int32_t    waiting;
 } aibrix_load_cell_t;
 
 
@@ -51,6 +51,7 @@ aibrix_load_zero(aibrix_load_t *ld, uint32_t row)
         c = aibrix_load_cell(ld, row, i);
 
         __atomic_store_n(&c->inflight, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&c->waiting, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&c->queued, 0, __ATOMIC_RELAXED);
     }
 }
@@ -203,14 +204,31 @@ aibrix_load_release(aibrix_load_t *ld, uint32_t row, uint32_t peer,
 
 
 void
+aibrix_load_wait(aibrix_load_t *ld, uint32_t row, uint32_t peer)
+{
+    __atomic_fetch_add(&aibrix_load_cell(ld, row, peer)->waiting, 1,
+                       __ATOMIC_RELAXED);
+}
+
+
+void
+aibrix_load_waited(aibrix_load_t *ld, uint32_t row, uint32_t peer)
+{
+    __atomic_fetch_sub(&aibrix_load_cell(ld, row, peer)->waiting, 1,
+                       __ATOMIC_RELAXED);
+}
+
+
+void
 aibrix_load_sum(const aibrix_load_t *ld, uint32_t peer,
     aibrix_load_sum_t *sum)
 {
-    int64_t              inflight, queued;
+    int64_t              inflight, waiting, queued;
     uint32_t             i, used;
     aibrix_load_cell_t  *c;
 
     inflight = 0;
+    waiting = 0;
     queued = 0;
     used = __atomic_load_n(&ld->used, __ATOMIC_ACQUIRE);
 
@@ -222,9 +240,11 @@ aibrix_load_sum(const aibrix_load_t *ld, uint32_t peer,
         c = aibrix_load_cell(ld, i, peer);
 
         inflight += __atomic_load_n(&c->inflight, __ATOMIC_RELAXED);
+        waiting += __atomic_load_n(&c->waiting, __ATOMIC_RELAXED);
         queued += __atomic_load_n(&c->queued, __ATOMIC_RELAXED);
     }
 
     sum->inflight = (inflight > 0) ? (uint32_t) inflight : 0;
+    sum->waiting = (waiting > 0) ? (uint32_t) waiting : 0;
     sum->queued = (queued > 0) ? (uint64_t) queued : 0;
 }

@@ -21,6 +21,7 @@ typedef struct aibrix_load_s  aibrix_load_t;
 
 typedef struct {
     uint32_t   inflight;        /* requests */
+    uint32_t   waiting;         /* of them, without a first byte */
     uint64_t   queued;          /* prompt bytes */
 } aibrix_load_sum_t;
 
@@ -49,6 +50,10 @@ void aibrix_load_answered(aibrix_load_t *ld, uint32_t row, uint32_t peer,
 /* queued is 0 after answered(), else what reserve() was given. */
 void aibrix_load_release(aibrix_load_t *ld, uint32_t row, uint32_t peer,
     uint64_t queued);
+
+/* A request in flight begins or ends to wait for its first byte. */
+void aibrix_load_wait(aibrix_load_t *ld, uint32_t row, uint32_t peer);
+void aibrix_load_waited(aibrix_load_t *ld, uint32_t row, uint32_t peer);
 
 void aibrix_load_sum(const aibrix_load_t *ld, uint32_t peer,
     aibrix_load_sum_t *sum);

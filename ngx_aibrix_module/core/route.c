@@ -24,14 +24,23 @@ aibrix_route_match(aibrix_route_t *rt, const uint32_t *peers, size_t n,
 }
 
 
+static double
+aibrix_route_start(const aibrix_route_t *rt)
+{
+    return (rt->work != NULL) ? rt->work->belief : aibrix_work_default.belief;
+}
+
+
 /* What the zone has learned, for the strategies that ask. */
 
 static void
 aibrix_route_recall(const aibrix_route_t *rt, aibrix_view_t *v)
 {
-    size_t               i;
-    aibrix_learn_t      *ln;
-    aibrix_candidate_t  *c;
+    size_t                  i;
+    uint32_t                any;
+    aibrix_learn_t         *ln;
+    aibrix_candidate_t     *c;
+    aibrix_learn_prefix_t   prefix;
 
     ln = aibrix_zone_learn(rt->zone);
 
@@ -41,29 +50,50 @@ aibrix_route_recall(const aibrix_route_t *rt, aibrix_view_t *v)
     v->longest = 0;
     v->asked = 0;
     v->rate = 0;
+    any = AIBRIX_NO_PEER;
 
     for (i = 0; i < v->n; i++) {
-        if (v->candidates[i].matched > v->longest) {
-            v->longest = v->candidates[i].matched;
+        c = &v->candidates[i];
+
+        if (c->matched > v->longest) {
+            v->longest = c->matched;
         }
+
+        if (c->peer != AIBRIX_NO_PEER) {
+            any = c->peer;
+        }
+    }
+
+    if (any == AIBRIX_NO_PEER) {
+        return;
+    }
+
+    aibrix_learn_get(ln, any, aibrix_route_start(rt), &v->learned);
+
+    prefix.peer = AIBRIX_NO_PEER;
+
+    if (v->longest != 0) {
+        aibrix_learn_asked(ln, rt->hashes[v->longest - 1], rt->now_ms,
+                           &prefix);
+        v->asked = prefix.count;
+        v->rate = prefix.rate;
     }
 
     for (i = 0; i < v->n; i++) {
         c = &v->candidates[i];
 
         c->longest = v->longest;
-        c->belief = 0;
-        c->used = 0;
+        c->listing = (c->matched < v->longest) ? AIBRIX_UNLISTED
+                                               : AIBRIX_LISTED;
 
-        if (c->peer != AIBRIX_NO_PEER) {
-            c->belief = aibrix_learn_belief(ln, c->peer, v->work->belief);
-            c->used = aibrix_learn_used(ln, c->peer);
+        if (c->listing == AIBRIX_LISTED
+            && (prefix.peer == AIBRIX_NO_PEER || c->peer == prefix.peer))
+        {
+            c->listing = AIBRIX_LISTED_LAST;
         }
-    }
 
-    if (v->longest != 0) {
-        v->asked = aibrix_learn_asked(ln, rt->hashes[v->longest - 1],
-                                      rt->now_ms, &v->rate);
+        c->used = (c->peer != AIBRIX_NO_PEER)
+                  ? aibrix_learn_used(ln, c->peer) : 0;
     }
 }
 
@@ -85,6 +115,7 @@ aibrix_route_choose(const aibrix_route_t *rt, aibrix_view_t *v,
         c = &v->candidates[i];
 
         c->matched = 0;
+        c->cost = 0;
         sum.inflight = 0;
         sum.queued = 0;
 
@@ -125,19 +156,29 @@ aibrix_route_reserve(const aibrix_route_t *rt,
     g->peer = chosen->peer;
     g->matched = chosen->matched;
     g->longest = chosen->longest;
-    g->judged = 0;
     g->queued = (rt->prompt > known) ? rt->prompt - known : 0;
+
+    g->sent.prompt = rt->prompt;
+    g->sent.known = known;
+    g->sent.longest = (uint64_t) chosen->longest * rt->block_size;
+    g->sent.inflight = chosen->inflight;
+    g->sent.listing = (uint8_t) chosen->listing;
+    g->sent.idle = (chosen->queued == 0);
 
     aibrix_load_reserve(aibrix_zone_load(rt->zone), rt->row, g->peer,
                         g->queued);
+    aibrix_load_wait(aibrix_zone_load(rt->zone), rt->row, g->peer);
     aibrix_learn_chosen(aibrix_zone_learn(rt->zone), g->peer);
     g->held = 1;
+    g->waiting = 1;
 }
 
 
 void
 aibrix_route_record(const aibrix_route_t *rt, aibrix_grant_t *g)
 {
+    aibrix_learn_t  *ln;
+
     if (!g->held || rt->blocks == 0) {
         return;
     }
@@ -146,9 +187,14 @@ aibrix_route_record(const aibrix_route_t *rt, aibrix_grant_t *g)
                         g->peer, rt->now_ms, rt->ttl_ms);
     g->recorded = 1;
 
+    ln = aibrix_zone_learn(rt->zone);
+
     if (g->longest != 0) {
-        aibrix_learn_ask(aibrix_zone_learn(rt->zone),
-                         rt->hashes[g->longest - 1], rt->now_ms);
+        aibrix_learn_ask(ln, rt->hashes[g->longest - 1], g->peer,
+                         rt->now_ms);
+
+    } else {
+        aibrix_learn_unseen(ln, g->peer);
     }
 }
 
@@ -156,9 +202,12 @@ aibrix_route_record(const aibrix_route_t *rt, aibrix_grant_t *g)
 void
 aibrix_route_answered(const aibrix_route_t *rt, aibrix_grant_t *g)
 {
-    if (!g->held || g->queued == 0) {
+    if (!g->held || !g->waiting) {
         return;
     }
+
+    aibrix_load_waited(aibrix_zone_load(rt->zone), rt->row, g->peer);
+    g->waiting = 0;
 
     aibrix_load_answered(aibrix_zone_load(rt->zone), rt->row, g->peer,
                          g->queued);
@@ -170,8 +219,12 @@ void
 aibrix_route_first_byte(const aibrix_route_t *rt, aibrix_grant_t *g,
     uint64_t ms)
 {
-    (void) ms;
+    if (!g->held) {
+        return;
+    }
 
+    aibrix_learn_first_byte(aibrix_zone_learn(rt->zone), g->peer, &g->sent,
+                            aibrix_route_start(rt), ms);
     aibrix_route_answered(rt, g);
 }
 
@@ -180,17 +233,14 @@ void
 aibrix_route_usage(const aibrix_route_t *rt, aibrix_grant_t *g,
     uint64_t tokens, uint64_t cached)
 {
-    double  had;
-
-    if (!g->held || g->matched >= g->longest) {
+    if (!g->held || tokens == 0) {
         return;
     }
 
-    had = (double) cached / (double) tokens * rt->blocks;
-
-    aibrix_learn_outcome(aibrix_zone_learn(rt->zone), g->peer,
-                         (rt->work ? rt->work : &aibrix_work_default)->belief,
-                         had * 2 > g->matched + g->longest);
+    aibrix_learn_usage(aibrix_zone_learn(rt->zone), g->peer, &g->sent,
+                       aibrix_route_start(rt),
+                       (double) rt->prompt * (double) cached
+                       / (double) tokens);
 }
 
 
@@ -199,6 +249,11 @@ aibrix_route_release(const aibrix_route_t *rt, aibrix_grant_t *g)
 {
     if (!g->held) {
         return;
+    }
+
+    if (g->waiting) {
+        aibrix_load_waited(aibrix_zone_load(rt->zone), rt->row, g->peer);
+        g->waiting = 0;
     }
 
     aibrix_load_release(aibrix_zone_load(rt->zone), rt->row, g->peer,

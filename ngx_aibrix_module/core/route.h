@@ -37,9 +37,9 @@ typedef struct {
     uint32_t                   longest; /* blocks that any candidate knew */
     uint64_t                   queued;
     unsigned                   held:1;
+    unsigned                   waiting:1;       /* for the first byte */
     unsigned                   recorded:1;
-    unsigned                   judged:1;        /* hit or miss is known */
-    unsigned                   hit:1;
+    aibrix_learn_sent_t        sent;
 } aibrix_grant_t;
 
 
@@ -73,7 +73,7 @@ void aibrix_route_first_byte(const aibrix_route_t *rt, aibrix_grant_t *g,
 
 /*
  * The engine says how much of the prompt it had cached.  Before release();
- * tokens is not 0.
+ * 0 tokens tell nothing.
  */
 void aibrix_route_usage(const aibrix_route_t *rt, aibrix_grant_t *g,
     uint64_t tokens, uint64_t cached);

@@ -5,11 +5,11 @@
 
 
 const aibrix_strategy_t  aibrix_strategies[] = {
-    { "random", aibrix_choose_random },
-    { "least-request", aibrix_choose_least_request },
-    { "prefix-cache", aibrix_choose_prefix_cache },
-    { "least-work", aibrix_choose_least_work },
-    { NULL, NULL }
+    { "random", aibrix_choose_random, 0 },
+    { "least-request", aibrix_choose_least_request, 0 },
+    { "prefix-cache", aibrix_choose_prefix_cache, 1 },
+    { "least-work", aibrix_choose_least_work, 1 },
+    { NULL, NULL, 0 }
 };
 
 
@@ -43,9 +43,21 @@ aibrix_strategy_find(const char *name, size_t len)
 
 
 const char *
+aibrix_strategy_name(uint32_t strategy)
+{
+    uint32_t  n;
+
+    n = sizeof(aibrix_strategies) / sizeof(aibrix_strategies[0]) - 1;
+
+    return (strategy < n) ? aibrix_strategies[strategy].name : "other";
+}
+
+
+const char *
 aibrix_selection_name(aibrix_selection_e selection)
 {
-    return aibrix_selections[selection];
+    return ((unsigned) selection < AIBRIX_SELECTIONS)
+           ? aibrix_selections[selection] : "other";
 }
 
 

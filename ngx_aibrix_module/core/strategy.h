@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "learn.h"
 #include "stats.h"
 
 
@@ -21,9 +22,10 @@ typedef struct {
     uint32_t              matched;      /* leading blocks it knows */
     uint64_t              queued;       /* prompt bytes not yet answered */
     double                load;         /* inflight / weight */
-    double                belief;       /* that it has what others know */
     uint64_t              used;         /* when it was last chosen */
     uint32_t              longest;      /* match of any candidate */
+    aibrix_listing_e      listing;
+    double                cost;         /* told by strategies that have one */
 } aibrix_candidate_t;
 
 
@@ -51,6 +53,7 @@ typedef struct {
     uint32_t              longest;      /* match of any candidate */
     uint32_t              asked;        /* recent requests for that match */
     double                rate;         /* of them, per second */
+    aibrix_learned_t      learned;
     const aibrix_work_t  *work;
 } aibrix_view_t;
 
@@ -65,6 +68,7 @@ typedef struct {
 typedef struct {
     const char           *name;
     void                (*choose)(aibrix_view_t *v, aibrix_choice_t *c);
+    unsigned              wants_prompt; /* without one it is least-request */
 } aibrix_strategy_t;
 
 
@@ -77,6 +81,9 @@ extern const aibrix_work_t  aibrix_work_default;
 
 /* The strategy of that name (case-sensitive), or NULL. */
 const aibrix_strategy_t *aibrix_strategy_find(const char *name, size_t len);
+
+/* The name of a strategy's number; "other" for what is out of range. */
+const char *aibrix_strategy_name(uint32_t strategy);
 
 /* The label of a reason, as AIBrix v0.7.0 has it where it has one. */
 const char *aibrix_selection_name(aibrix_selection_e selection);

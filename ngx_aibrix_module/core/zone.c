@@ -226,6 +226,30 @@ aibrix_zone_peer_used(const aibrix_zone_t *z, uint32_t peer)
 }
 
 
+void
+aibrix_zone_drain(aibrix_zone_t *z, uint32_t peer, int drain)
+{
+    __atomic_store_n(&aibrix_zone_entry(z, peer)->drained,
+                     (uint16_t) (drain != 0), __ATOMIC_RELAXED);
+}
+
+
+int
+aibrix_zone_drained(const aibrix_zone_t *z, uint32_t peer)
+{
+    return __atomic_load_n(&aibrix_zone_entry(z, peer)->drained,
+                           __ATOMIC_RELAXED);
+}
+
+
+void
+aibrix_zone_forget(aibrix_zone_t *z, uint32_t peer, uint64_t now_ms)
+{
+    aibrix_index_forget(aibrix_zone_index(z), peer, now_ms);
+    aibrix_learn_forget(aibrix_zone_learn(z), peer);
+}
+
+
 static uint64_t
 aibrix_zone_key(const aibrix_span_t *upstream, const aibrix_span_t *name)
 {
@@ -316,9 +340,11 @@ aibrix_zone_register(aibrix_zone_t *z, const aibrix_span_t *upstream,
         __atomic_fetch_add(&z->recycled, 1, __ATOMIC_RELEASE);
     }
 
-    aibrix_index_forget(aibrix_zone_index(z), i, now_ms);
+    aibrix_zone_forget(z, i, now_ms);
+    aibrix_zone_drain(z, i, 0);
+    aibrix_learn_peer(aibrix_zone_learn(z), i,
+                      XXH64(upstream->data, upstream->len, 0) | 1);
     aibrix_stats_reset_peer(aibrix_zone_stats(z), i);
-    aibrix_learn_forget(aibrix_zone_learn(z), i);
 
     peer = aibrix_zone_entry(z, i);
 

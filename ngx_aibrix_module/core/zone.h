@@ -27,6 +27,7 @@ typedef struct {
     uint16_t   upstream_len;
     uint16_t   name_len;
     uint16_t   server_len;
+    uint16_t   drained;                 /* gets no new requests */
     char       upstream[AIBRIX_NAME_MAX];
     char       name[AIBRIX_NAME_MAX];   /* address:port */
     char       server[AIBRIX_NAME_MAX]; /* as written in the server line */
@@ -74,6 +75,13 @@ const aibrix_peer_t *aibrix_zone_peer(const aibrix_zone_t *z, uint32_t peer);
 
 /* Non-zero when that peer number is in use. */
 int aibrix_zone_peer_used(const aibrix_zone_t *z, uint32_t peer);
+
+/* A drained peer gets no new requests until it is undrained. */
+void aibrix_zone_drain(aibrix_zone_t *z, uint32_t peer, int drain);
+int aibrix_zone_drained(const aibrix_zone_t *z, uint32_t peer);
+
+/* The peer has lost its cache: nothing it was known to have counts. */
+void aibrix_zone_forget(aibrix_zone_t *z, uint32_t peer, uint64_t now_ms);
 
 /*
  * The number of the peer of that name in that upstream, made when there is

@@ -97,10 +97,10 @@ fixture_rivals(fixture_t *f, uint64_t *hashes, size_t n)
         hash = fixture_mix(f->random++);
 
         if (bucket == NULL) {
-            bucket = aibrix_ix_bucket(f->ix, hash);
+            bucket = aibrix_ix_block_key(f->ix, hash).bucket;
         }
 
-        if (aibrix_ix_bucket(f->ix, hash) == bucket) {
+        if (aibrix_ix_block_key(f->ix, hash).bucket == bucket) {
             hashes[i++] = hash;
         }
     }

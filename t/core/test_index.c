@@ -60,7 +60,7 @@ test_check_finds(void **state)
     fixture_make(&f, MIB, TTL);
     hash = fixture_mix(1);
     fixture_record(&f, &hash, 1, 0, START);
-    slot = aibrix_ix_find(f.ix, hash, AIBRIX_IX_BLOCK);
+    slot = aibrix_ix_find(aibrix_ix_block_key(f.ix, hash));
     assert_non_null(slot.bucket);
 
     word = aibrix_ix_words(&slot);
@@ -405,30 +405,63 @@ test_match_refreshes(void **state)
 static void
 test_dead_go_first(void **state)
 {
-    size_t     i;
+    size_t     i, k;
     uint64_t   hashes[10];
     fixture_t  f;
 
     (void) state;
 
     fixture_make(&f, MIB, TTL);
-    fixture_rivals(&f, hashes, 10);
 
-    for (i = 0; i < 8; i++) {
-        fixture_record(&f, &hashes[i], 1, i, START + i * 2000);
+    for (k = 0; k < 30; k++) {
+        fixture_rivals(&f, hashes, 10);
+
+        for (i = 0; i < 8; i++) {
+            fixture_record(&f, &hashes[i], 1, (uint32_t) i, START + i * 2000);
+        }
+
+        aibrix_index_unrecord(f.ix, hashes, 6, 7, 6);
+        assert_int_equal(fixture_stat(&f).blocks, k * 8 + 7);
+        aibrix_index_forget(f.ix, 5, START + 20000);
+        fixture_record(&f, &hashes[8], 1, 20, START + 20000);
+        fixture_record(&f, &hashes[9], 1, 20, START + 20000);
+        assert_int_equal(fixture_stat(&f).evictions, 0);
+        assert_int_equal(fixture_stat(&f).blocks, k * 8 + 8);
+
+        for (i = 0; i < 10; i++) {
+            assert_int_equal(fixture_match(&f, &hashes[i], 1, START + 20000),
+                             i != 5 && i != 6);
+        }
+
+        f.ix->forgotten[5] = 0;
     }
 
-    aibrix_index_forget(f.ix, 5, START + 20000);
-    aibrix_index_unrecord(f.ix, hashes, 6, 7, 6);
-    assert_int_equal(fixture_stat(&f).blocks, 7);
-    fixture_record(&f, &hashes[8], 1, 20, START + 20000);
-    fixture_record(&f, &hashes[9], 1, 20, START + 20000);
-    assert_int_equal(fixture_stat(&f).evictions, 0);
-    assert_int_equal(fixture_stat(&f).blocks, 8);
+    fixture_free(&f);
+}
 
-    for (i = 0; i < 10; i++) {
-        assert_int_equal(fixture_match(&f, &hashes[i], 1, START + 20000),
-                         i != 5 && i != 6);
+
+/* What a clock ahead has stamped is young, not older than all. */
+static void
+test_clock_ahead(void **state)
+{
+    size_t     i, k;
+    uint64_t   hashes[16];
+    fixture_t  f;
+
+    (void) state;
+
+    fixture_make(&f, MIB, TTL);
+
+    for (k = 0; k < 30; k++) {
+        fixture_rivals(&f, hashes, 16);
+        fixture_record(&f, hashes, 1, 1, START + 30000);
+        fixture_record(&f, hashes, 1, 1, START + 30000);
+
+        for (i = 1; i < 16; i++) {
+            fixture_record(&f, &hashes[i], 1, 1, START + i);
+        }
+
+        assert_int_equal(fixture_match(&f, hashes, 1, START + 16), 1);
     }
 
     fixture_free(&f);
@@ -456,7 +489,8 @@ test_pressure(void **state)
 
     assert_int_equal(fixture_stat(&f).inserts,
                      fixture_stat(&f).blocks + fixture_stat(&f).evictions);
-    assert_true(fixture_stat(&f).blocks > fixture_stat(&f).capacity * 99 / 100);
+    assert_true(fixture_stat(&f).blocks * 100
+                > fixture_stat(&f).capacity * 99);
     assert_true(fixture_stat(&f).blocks <= fixture_stat(&f).capacity);
 
     /* the youngest 12th is whole but for a few, the oldest third is gone */
@@ -633,8 +667,8 @@ test_large(void **state)
     upper = 0;
 
     for (i = 0; i < 500; i++) {
-        upper += (char *) aibrix_ix_bucket(ix, chain[i]) - (char *) ix
-                 > 8ll << 30;
+        upper += (size_t) aibrix_ix_block_key(ix, chain[i]).bucket
+                 - (size_t) ix > 8ull << 30;
     }
 
     assert_in_range(upper, 100, 250);
@@ -665,6 +699,7 @@ main(void)
         cmocka_unit_test(test_new_head_stays),
         cmocka_unit_test(test_match_refreshes),
         cmocka_unit_test(test_dead_go_first),
+        cmocka_unit_test(test_clock_ahead),
         cmocka_unit_test(test_pressure),
         cmocka_unit_test(test_default_zone),
         cmocka_unit_test(test_scan),

@@ -204,7 +204,7 @@ test_mask_is_pruned(void **state)
     fixture_chain(chain, CHAIN, 1);
     record_peers(&f, chain, 300, START);
 
-    slot = aibrix_ix_find(f.ix, chain[0], AIBRIX_IX_BLOCK);
+    slot = aibrix_ix_find(aibrix_ix_block_key(f.ix, chain[0]));
     aibrix_ix_read(&slot, words, 0);
     cell = aibrix_ix_cell_at(words, AIBRIX_IX_CELLS - 1);
     assert_true(aibrix_ix_cell_is_mask(cell));
@@ -214,7 +214,7 @@ test_mask_is_pruned(void **state)
     fixture_record(&f, chain, CHAIN, 1, START + TTL * 2);
     assert_peers(&f, chain, 2, START + TTL * 2);
 
-    slot = aibrix_ix_find(f.ix, chain[0], AIBRIX_IX_BLOCK);
+    slot = aibrix_ix_find(aibrix_ix_block_key(f.ix, chain[0]));
     aibrix_ix_read(&slot, words, 0);
     assert_int_equal(aibrix_ix_cell_at(words, AIBRIX_IX_CELLS - 1), 0);
     fixture_free(&f);

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -150,6 +151,7 @@ step_through(void (*calls)(void))
     assert_true(pid >= 0);
 
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         ptrace(PTRACE_TRACEME, 0, NULL, NULL);
         raise(SIGSTOP);
         calls();

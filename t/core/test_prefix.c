@@ -1,5 +1,5 @@
 
-/* Prefix hashes: AIBrix's vectors, any cut into spans, libxxhash as a check. */
+/* Prefix hashes: AIBrix's vectors, any cut into spans, libxxhash's answers. */
 
 #include <setjmp.h>
 #include <stdarg.h>

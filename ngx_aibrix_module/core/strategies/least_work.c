@@ -11,7 +11,7 @@ const aibrix_work_t  aibrix_work_default = {
     .queue = 0.5,
     .copy = 5720,
     .copy_min = 6,
-    .belief = 0.1
+    .belief = 0.7
 };
 
 
@@ -22,8 +22,15 @@ aibrix_work_own(const aibrix_view_t *v, const aibrix_candidate_t *c)
 {
     double  known, own;
 
-    known = (double) c->matched
-            + c->belief * (double) (v->longest - c->matched);
+    if (c->listing == AIBRIX_UNLISTED) {
+        known = (double) c->matched
+                + v->learned.cached[AIBRIX_UNLISTED]
+                  * (double) (v->longest - c->matched);
+
+    } else {
+        known = v->learned.cached[c->listing] * (double) c->matched;
+    }
+
     own = (double) v->prompt - known * (double) v->block_size;
 
     return (own > 1) ? own / c->weight : 1.0 / c->weight;
@@ -41,7 +48,7 @@ aibrix_work_cost(const aibrix_view_t *v, const aibrix_candidate_t *c)
     queued = (double) c->queued / c->weight;
 
     return own * (1 + (queued + own) / w->crowd) + queued * w->queue
-           + c->load * w->request;
+           + c->load * w->request * 8 / v->learned.room;
 }
 
 
@@ -71,7 +78,7 @@ aibrix_work_survey(aibrix_view_t *v, aibrix_work_survey_t *s)
     }
 
     s->holders /= (double) n;
-    s->limit = s->mean + v->work->guard;
+    s->limit = s->mean + v->work->guard * v->learned.room / 8;
 }
 
 
@@ -95,6 +102,7 @@ aibrix_choose_least_work(aibrix_view_t *v, aibrix_choice_t *c)
     for (i = 0; i < v->n; i++) {
         p = &v->candidates[i];
         cost = aibrix_work_cost(v, p);
+        p->cost = cost;
 
         if (cost < any_cost) {
             any = i;
@@ -135,7 +143,8 @@ aibrix_choose_least_work(aibrix_view_t *v, aibrix_choice_t *c)
         gap = s.holders - v->candidates[copy].load;
 
         if (gap > 0
-            && copy_cost - v->work->copy * v->rate * gap < best_cost)
+            && copy_cost - v->work->copy * v->rate * gap * 8
+                           / v->learned.room < best_cost)
         {
             c->selection = AIBRIX_LEAST_WORK_COPY;
             c->index = copy;
