@@ -630,6 +630,7 @@ ngx_http_aibrix_eligible(ngx_peer_connection_t *pc,
     ngx_uint_t                    i, n;
     ngx_http_upstream_rr_peer_t  *peer;
 
+    i = 0;
     peer = ngx_http_aibrix_sticky(&pd->rrp, pc, &i);
 
     if (peer) {
