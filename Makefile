@@ -35,10 +35,13 @@ UNIT_TESTS = $(patsubst t/core/%.c,$(CORE)/%,$(wildcard t/core/test_*.c))
 SUITES = $(sort $(wildcard t/*.t))
 FUZZERS = $(sort $(patsubst t/fuzz/%.c,%,$(wildcard t/fuzz/fuzz_*.c)))
 
+PAGE_HEADER = ngx_aibrix_module/ngx_http_aibrix_page.h
+
 RUN_TESTS = BUILD=$(abspath $(BUILD)) JOBS=$(JOBS) scripts/run-tests.sh
 
 .PHONY: all check clean core demo deps fuzz help install modules test test-all \
-        test-core test-hup test-suites test-valgrind uninstall asan FORCE
+        test-core test-hup test-suites test-valgrind uninstall asan FORCE \
+        page screenshots test-observe
 .DELETE_ON_ERROR:
 .SECONDARY: $(CORE_OBJECTS) $(REPLAY_OBJECTS)
 
@@ -55,6 +58,8 @@ help:
 	@echo 'make test-suites    Test::Nginx suites only'
 	@echo 'make test-hup       suites with a reload before each block'
 	@echo 'make test-valgrind  suites under valgrind'
+	@echo 'make test-observe   the live page in Chromium, Prometheus on the demo'
+	@echo 'make screenshots    docs/img, from both of these'
 	@echo 'make test-all       this Debian, trixie and sid'
 	@echo 'make asan           unit tests and suites with ASAN and UBSAN'
 	@echo 'make fuzz           each fuzzer for FUZZ_SECONDS=60'
@@ -151,6 +156,22 @@ test-valgrind: deps
 	@scripts/deps.sh valgrind
 	@$(MAKE) --no-print-directory all
 	@$(RUN_TESTS) valgrind $(or $(TESTS),$(SUITES))
+
+# These need a browser and a Prometheus: half a gigabyte of packages that no
+# other test wants, on one Debian, since neither speaks to nginx's versions.
+test-observe: deps
+	@scripts/deps.sh observe
+	@$(MAKE) --no-print-directory all
+	@$(RUN_TESTS) plain $(sort $(wildcard t/observe/*.t))
+
+screenshots: deps
+	@scripts/deps.sh observe
+	@$(MAKE) --no-print-directory all
+	@BUILD=$(abspath $(BUILD)) scripts/ns.sh scripts/screenshots.pl docs/img
+
+page:
+	@page/embed.pl < page/index.html > $(PAGE_HEADER).new
+	@mv $(PAGE_HEADER).new $(PAGE_HEADER)
 
 test-all:
 	@BUILD=$(BUILD) scripts/test-all.sh

@@ -587,6 +587,7 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
 
     pd->chosen = 1;
     pd->answered = 0;
+    pd->unused = 0;
     pd->scanned = 0;
     pd->first_seen = 0;
 
@@ -609,6 +610,11 @@ ngx_http_aibrix_get_from(ngx_peer_connection_t *pc,
                   + ngx_cached_time->msec;
 
     aibrix_stats_decision(aibrix_zone_stats(pd->route.zone), &decision);
+
+    if (chosen->peer == AIBRIX_NO_PEER) {
+        aibrix_stats_fallback(aibrix_zone_stats(pd->route.zone),
+                              decision.strategy, AIBRIX_FALLBACK_NO_PEER);
+    }
 
     ngx_log_debug3(NGX_LOG_DEBUG_HTTP, pc->log, 0,
                    "aibrix: %V, %s, %ui%%", &pd->name,
@@ -801,9 +807,10 @@ ngx_http_aibrix_free_peer(ngx_peer_connection_t *pc, void *data,
     /* an answer of which no header was passed on: error_page, X-Accel-... */
 
     if (state == 0 && !pd->answered
-        && pd->request->upstream->headers_in.status_n)
+        && ngx_http_aibrix_replica_status(pd->request))
     {
         ngx_http_aibrix_answered(pd->request, pd);
+        pd->unused = 1;
     }
 
     ngx_http_aibrix_release(pd);
@@ -815,8 +822,7 @@ ngx_http_aibrix_free_peer(ngx_peer_connection_t *pc, void *data,
 static void
 ngx_http_aibrix_release(ngx_http_aibrix_peer_data_t *pd)
 {
-    aibrix_done_t         done;
-    ngx_http_upstream_t  *u;
+    aibrix_done_t  done;
 
     if (!pd->grant.held) {
         return;
@@ -824,14 +830,12 @@ ngx_http_aibrix_release(ngx_http_aibrix_peer_data_t *pd)
 
     aibrix_route_release(&pd->route, &pd->grant);
 
-    u = pd->request->upstream;
-
     ngx_memzero(&done, sizeof(aibrix_done_t));
 
     done.model = pd->model;
     done.peer = pd->peer;
     done.strategy = (uint32_t) (pd->route.strategy - aibrix_strategies);
-    done.status = (uint32_t) u->headers_in.status_n;
+    done.status = (uint32_t) ngx_http_aibrix_replica_status(pd->request);
     done.duration_ms = ngx_current_msec - pd->start;
 
     done.outcome = ngx_http_aibrix_outcome(pd);
@@ -854,7 +858,7 @@ ngx_http_aibrix_outcome(ngx_http_aibrix_peer_data_t *pd)
 
     u = pd->request->upstream;
 
-    if (pd->answered && u->headers_in.status_n >= NGX_HTTP_BAD_REQUEST) {
+    if (pd->answered && pd->refused) {
         return AIBRIX_ERROR_STATUS;
     }
 
@@ -872,7 +876,7 @@ ngx_http_aibrix_outcome(ngx_http_aibrix_peer_data_t *pd)
 
     /* the body was complete as far as HTTP can tell */
 
-    if (pd->request->header_only) {
+    if (pd->request->header_only || pd->unused) {
         return AIBRIX_FINISHED;
     }
 

@@ -10,25 +10,21 @@ static ngx_str_t  ngx_http_aibrix_json = ngx_string("application/json");
 
 
 /*
- * A balancer has no answer of its own but 500 and 502.  So the request is
- * finalized here, and its upstream is marked as the upstream module itself
- * marks one that is over: what it then finalizes is only the reference taken
- * for it.
+ * A balancer has no answer of its own but 500 and 502.  So the upstream is
+ * ended first, as ngx_http_upstream_create() ends one that another replaces
+ * (a cache's lock goes with it), and the request is finalized here.  What the
+ * upstream module then finalizes is only the reference taken for it.
  */
 
 void
 ngx_http_aibrix_refuse(ngx_http_request_t *r, ngx_uint_t status,
     ngx_str_t *message)
 {
-    ngx_int_t             rc;
-    ngx_http_upstream_t  *u;
+    ngx_int_t  rc;
 
-    u = r->upstream;
+    r->main->count++;
+    (*r->upstream->cleanup)(r);
 
-    *u->cleanup = NULL;
-    u->cleanup = NULL;
-
-    r->read_event_handler = ngx_http_block_reading;
     r->write_event_handler = ngx_http_request_empty_handler;
 
     r->main->count++;

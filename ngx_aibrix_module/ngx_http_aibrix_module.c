@@ -463,10 +463,11 @@ ngx_http_aibrix_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
             ttl = ngx_parse_time(&s, 0);
 
-            if (ttl == NGX_ERROR || ttl == 0) {
+            if (ttl == NGX_ERROR || ttl == 0 || ttl > NGX_HTTP_AIBRIX_MAX_TTL)
+            {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                    "invalid ttl \"%V\", write a time such as "
-                                   "\"20m\"", &s);
+                                   "\"20m\", at most \"10000d\"", &s);
                 return NGX_CONF_ERROR;
             }
 

@@ -13,6 +13,9 @@
 
 #define NGX_HTTP_AIBRIX_ZONE_SIZE  (64 * 1024 * 1024)
 
+/* ms; the index keeps no time beyond 2^40 ms apart */
+#define NGX_HTTP_AIBRIX_MAX_TTL    (10000LL * 24 * 60 * 60 * 1000)
+
 
 typedef struct {
     ngx_shm_zone_t                    *shm_zone;
@@ -111,6 +114,7 @@ typedef struct {
     unsigned                           backup:1;
     unsigned                           chosen:1;
     unsigned                           answered:1;
+    unsigned                           unused:1;    /* nothing passed on */
     unsigned                           refused:1;   /* by an error status */
     unsigned                           scanned:1;   /* events is in use */
     unsigned                           first_seen:1;
@@ -200,6 +204,12 @@ void ngx_http_aibrix_refuse(ngx_http_request_t *r, ngx_uint_t status,
 
 
 /* ngx_http_aibrix_response.c */
+
+/*
+ * The status that this replica answered with, or 0; headers_in of the upstream
+ * may be those of a cached response or of the replica before.
+ */
+ngx_uint_t ngx_http_aibrix_replica_status(ngx_http_request_t *r);
 
 /* The header of the replica that will be used: no retry after it. */
 void ngx_http_aibrix_answered(ngx_http_request_t *r,

@@ -149,7 +149,7 @@ static const char  ngx_http_aibrix_page[] =
     "  least_request_fallback: '#9a9aa2', least_request: '#1baf7a"
     "',\n"
     "  random: '#8a63d2', single_candidate: '#c4c4ca',\n"
-    "  least_work_hit: '#2a78d6', least_work_miss: '#d4a000',\n"
+    "  least_work_hit: '#0e8a8a', least_work_miss: '#d4a000',\n"
     "  least_work_copy: '#d66fa0', least_work_guard: '#e34948'\n"
     "};\n"
     "\n"

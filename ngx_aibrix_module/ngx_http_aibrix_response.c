@@ -63,7 +63,9 @@ ngx_http_aibrix_header_filter(ngx_http_request_t *r)
     pd = ctx->pd;
     lcf = ngx_http_get_module_loc_conf(r, ngx_http_aibrix_module);
 
-    if (pd->grant.held && r->upstream && r->upstream->headers_in.status_n) {
+    /* a stale response from a cache is not what the replica said */
+
+    if (pd->grant.held && !r->cached && ngx_http_aibrix_replica_status(r)) {
         ngx_http_aibrix_answered(r, pd);
         ngx_http_aibrix_scan(r, pd);
 
@@ -107,6 +109,13 @@ ngx_http_aibrix_is_ours(ngx_http_request_t *r, ngx_http_aibrix_peer_data_t *pd)
 }
 
 
+ngx_uint_t
+ngx_http_aibrix_replica_status(ngx_http_request_t *r)
+{
+    return r->upstream->state ? r->upstream->state->status : 0;
+}
+
+
 void
 ngx_http_aibrix_answered(ngx_http_request_t *r,
     ngx_http_aibrix_peer_data_t *pd)
@@ -115,7 +124,7 @@ ngx_http_aibrix_answered(ngx_http_request_t *r,
 
     pd->answered = 1;
 
-    status = r->upstream->headers_in.status_n;
+    status = ngx_http_aibrix_replica_status(r);
 
     pd->refused = (status >= NGX_HTTP_BAD_REQUEST);
 
@@ -317,7 +326,9 @@ ngx_http_aibrix_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_aibrix_module);
 
-    if (in == NULL || ctx == NULL || ctx->pd == NULL || !ctx->pd->answered) {
+    if (in == NULL || ctx == NULL || ctx->pd == NULL || !ctx->pd->answered
+        || ctx->pd->unused)
+    {
         return ngx_http_next_body_filter(r, in);
     }
 
@@ -365,8 +376,13 @@ ngx_http_aibrix_content(ngx_http_aibrix_peer_data_t *pd, ngx_uint_t n)
         pd->first = ngx_current_msec;
 
         aibrix_route_answered(&pd->route, &pd->grant);
-        aibrix_stats_first_token(stats, pd->peer, pd->model,
-                                 pd->first - pd->start);
+
+        /* a list of models or a health check has no first token */
+
+        if (pd->ctx->json) {
+            aibrix_stats_first_token(stats, pd->peer, pd->model,
+                                     pd->first - pd->start);
+        }
 
     } else {
         aibrix_stats_gap(stats, pd->peer, pd->model,

@@ -52,6 +52,8 @@ static const char *ngx_http_aibrix_state(ngx_http_upstream_rr_peers_t *peers,
     ngx_http_upstream_rr_peer_t *peer);
 static void ngx_http_aibrix_print_peer(ngx_http_aibrix_output_t *out,
     aibrix_zone_t *z, ngx_http_aibrix_fact_t *f, ngx_uint_t backup);
+static void ngx_http_aibrix_print_learned(ngx_http_aibrix_output_t *out,
+    aibrix_zone_t *z, uint32_t peer);
 static void ngx_http_aibrix_print_counts(ngx_http_aibrix_output_t *out,
     const aibrix_peer_stats_t *st);
 static void ngx_http_aibrix_print_hist(ngx_http_aibrix_output_t *out,
@@ -527,8 +529,9 @@ static ngx_int_t
 ngx_http_aibrix_print_upstream(ngx_http_aibrix_output_t *out,
     ngx_http_aibrix_srv_conf_t *conf, ngx_http_upstream_rr_peers_t *peers)
 {
-    ngx_uint_t               i, n, backup, printed;
+    uint32_t                 any;
     ngx_str_t                strategy, *zone;
+    ngx_uint_t               i, n, backup, printed;
     ngx_http_aibrix_fact_t  *facts;
 
     ngx_str_set(&strategy, AIBRIX_STRATEGY_DEFAULT);
@@ -549,6 +552,7 @@ ngx_http_aibrix_print_upstream(ngx_http_aibrix_output_t *out,
     ngx_http_aibrix_printf(out, ",\"block_size\":%i,\"peers\":[",
                            conf->block_size);
 
+    any = AIBRIX_NO_PEER;
     printed = 0;
 
     for (backup = 0; peers && backup < 2; backup++, peers = peers->next) {
@@ -563,10 +567,15 @@ ngx_http_aibrix_print_upstream(ngx_http_aibrix_output_t *out,
             ngx_http_aibrix_printf(out, printed++ ? ",{" : "{");
             ngx_http_aibrix_print_peer(out, conf->zone->z, &facts[i], backup);
             ngx_http_aibrix_printf(out, "}");
+
+            if (facts[i].id != AIBRIX_NO_PEER) {
+                any = facts[i].id;
+            }
         }
     }
 
-    ngx_http_aibrix_printf(out, "]");
+    ngx_http_aibrix_printf(out, "],\"learned\":");
+    ngx_http_aibrix_print_learned(out, conf->zone->z, any);
 
     return NGX_OK;
 }
@@ -708,6 +717,31 @@ ngx_http_aibrix_print_peer(ngx_http_aibrix_output_t *out, aibrix_zone_t *z,
                            load.inflight, load.waiting, load.queued);
 
     ngx_http_aibrix_print_counts(out, &st);
+}
+
+
+/* It is learned by upstream; any of its peers stands for that. */
+
+static void
+ngx_http_aibrix_print_learned(ngx_http_aibrix_output_t *out,
+    aibrix_zone_t *z, uint32_t peer)
+{
+    aibrix_learned_t  learned;
+
+    if (peer == AIBRIX_NO_PEER) {
+        ngx_http_aibrix_printf(out, "null");
+        return;
+    }
+
+    aibrix_learn_get(aibrix_zone_learn(z), peer, aibrix_work_default.belief,
+                     &learned);
+
+    ngx_http_aibrix_printf(out, "{\"cached_last\":%.3f,"
+                           "\"cached_listed\":%.3f,"
+                           "\"cached_unlisted\":%.3f,\"room\":%.1f}",
+                           learned.cached[AIBRIX_LISTED_LAST],
+                           learned.cached[AIBRIX_LISTED],
+                           learned.cached[AIBRIX_UNLISTED], learned.room);
 }
 
 

@@ -19,6 +19,8 @@ enum {
 
 static ngx_int_t ngx_http_aibrix_request_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_aibrix_set_model(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, ngx_str_t *model);
 static ngx_int_t ngx_http_aibrix_peer_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_aibrix_set_tokens(ngx_http_variable_value_t *v,
@@ -113,7 +115,40 @@ ngx_http_aibrix_request_variable(ngx_http_request_t *r,
         return ngx_http_aibrix_set_string(v, ctx->stream ? "1" : "0", 1);
     }
 
-    return ngx_http_aibrix_set_string(v, ctx->model.data, ctx->model.len);
+    return ngx_http_aibrix_set_model(r, v, &ctx->model);
+}
+
+
+/* Control characters would end the header that the variable is put in. */
+
+static ngx_int_t
+ngx_http_aibrix_set_model(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+    ngx_str_t *model)
+{
+    size_t   i;
+    u_char  *p;
+
+    p = model->data;
+
+    for (i = 0; i < model->len; i++) {
+
+        if (model->data[i] >= 0x20 && model->data[i] != 0x7f) {
+            continue;
+        }
+
+        if (p == model->data) {
+            p = ngx_pnalloc(r->pool, model->len);
+            if (p == NULL) {
+                return NGX_ERROR;
+            }
+
+            ngx_memcpy(p, model->data, model->len);
+        }
+
+        p[i] = '?';
+    }
+
+    return ngx_http_aibrix_set_string(v, p, model->len);
 }
 
 

@@ -47,6 +47,7 @@ head=$(printf 'You are the support desk of a train company. %.0s' {1..90})
 chat() {    # strategy, question, stream
     jq -n --arg s "$head" --arg q "$2" --argjson stream "$3" \
         '{model: "demo", max_tokens: 8, stream: $stream,
+          stream_options: (if $stream then {include_usage: true} else null end),
           messages: [{role: "system", content: $s},
                      {role: "user", content: $q}]}' \
     | curl -sS -N -i -H 'content-type: application/json' \
@@ -56,8 +57,10 @@ chat() {    # strategy, question, stream
 
 show_head() { grep -E '^(HTTP|target-pod:|routing-strategy:|request-id:)'; }
 
-curl -sS -o /dev/null --retry 20 --retry-connrefused --retry-delay 0 \
-    "$router/v1/models"
+for port in "${ports[@]}"; do
+    curl -sS -o /dev/null --retry 20 --retry-connrefused --retry-delay 0 \
+        "http://127.0.0.1:$port/metrics"
+done
 
 say "a chat, streamed as the engine writes it (routing-strategy: prefix-cache)"
 chat prefix-cache 'When is the next train?' true
@@ -83,6 +86,11 @@ say "$router/metrics says, among other things"
 curl -sS "$router/metrics" \
     | grep -E '^aibrix_(requests_total|inflight|index_blocks|prefix_cache_routing_selection)' \
     | grep -v ' 0$' | sed 's/^/  /'
+
+say "the live page is at $router/status, and the same as JSON says"
+curl -sS "$router/status" | jq -r '.upstreams[].peers[] | "  \(.server):"
+    + " \(.requests) requests, TTFT P95 \((.ttft.p95 // 0) * 1000 | round) ms,"
+    + " \((.match_share // 0) * 100 | round) % of the prompts were there"'
 
 if [ -t 0 ] && [ -t 1 ]; then
     say "running at $router until Ctrl-C"

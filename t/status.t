@@ -328,6 +328,7 @@ subtest 'aibrix_explain' => sub {
          'least-work tells what it would cost');
 
     $ask->('/timed/v1/completions');
+    wait_for(sub { -s $router->dir . '/logs/timed.log' }, 10);
     like(slurp($router->dir . '/logs/timed.log'), qr/^0\.\d{6}\n\z/,
          '$aibrix_decision_time');
     cmp_ok(slurp($router->dir . '/logs/timed.log'), '>', 0, 'is not nothing');
@@ -344,7 +345,8 @@ subtest 'many replicas' => sub {
         servers => 'server 127.0.0.1:' . $engines->port(1) . ';'
                    . join('', map { "server 127.1.$_.1:9 down;" } 1 .. 199)
                    . join('', map { "server 127.2.$_.1:9;" } 1 .. 99),
-        server => 'aibrix_explain on; location /status { aibrix_status; }');
+        server => 'aibrix_explain on; proxy_next_upstream off;'
+                  . 'location /status { aibrix_status; }');
 
     for (1 .. 3) {
         my $state = decode_json(http($many->port, 'GET', '/status')->{body});
