@@ -279,7 +279,9 @@ X-blocks: 0
 --- config eval: $::ways
 --- pipelined_requests eval: [map { "POST $_\n$::long" } @::way, @::way]
 --- response_headers eval
-["X-blocks: $::length", ("X-blocks: $::length\nX-match-percent: 100\nX-model: m") x (2 * @::way - 1)]
+["X-blocks: $::length",
+ ("X-blocks: $::length\nX-match-percent: 100\nX-model: m")
+ x (2 * @::way - 1)]
 
 
 

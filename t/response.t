@@ -330,7 +330,8 @@ qr/^ours: m 0 prefix-cache \w+ 0 0 (127\.0\.0\.1:\d+) \1 \d+\.\d\d\d \1$/
 [map { "POST /v1/completions\n" . main::completion("TEST 17$_",
        stream => \'true') } '', '']
 --- access_log eval
-qr/^ours: m 1 prefix-cache single_candidate 100 7 (127\.0\.0\.1:\d+) \1 \d+\.\d\d\d \1$/
+qr/^ours:\ m\ 1\ prefix-cache\ single_candidate\ 100\ 7
+   \ (127\.0\.0\.1:\d+)\ \1\ \d+\.\d\d\d\ \1$/x
 
 
 

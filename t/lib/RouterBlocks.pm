@@ -17,8 +17,9 @@ package RouterBlocks;
 # $engine is "one" to "four". $::show in a location gives the variables as
 # headers. $::chain as --- engine makes the engine that gets /v1/3 ask the
 # router for /v1/2 before it answers, and so on down to /v1/1, whose answer
-# names all of them in order: a request that waits for another. No block may log an error; one with `--- errors` may, but nothing
-# worse.
+# names all of them in order: requests that wait for one another.
+#
+# No block may log an error; one with `--- errors` may, but nothing worse.
 
 use strict;
 use warnings;
