@@ -35,7 +35,7 @@ hup)
     ;;
 valgrind)
     limit=1500
-    export AIBRIX_VALGRIND="--leak-check=full --show-leak-kinds=definite\
+    export AIBRIX_VALGRIND="--vgdb=no --leak-check=full --show-leak-kinds=definite\
  --errors-for-leak-kinds=definite --keep-debuginfo=yes --num-callers=30\
  --suppressions=$REPO/t/valgrind.suppress --log-file=$reports/%p.log"
     export TEST_NGINX_USE_VALGRIND=$AIBRIX_VALGRIND
