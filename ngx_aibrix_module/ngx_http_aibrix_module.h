@@ -26,7 +26,8 @@ typedef struct {
     uint64_t                           seed;
     uint32_t                           row;         /* of this process */
     uint64_t                           oldest;      /* ms, of the index */
-    time_t                             oldest_at;
+    uint64_t                           walked;      /* the same, so far */
+    uint64_t                           walked_at;
     unsigned                           seed_set:1;
     unsigned                           attached:1;
 } ngx_http_aibrix_zone_t;
@@ -133,8 +134,7 @@ struct ngx_http_aibrix_ctx_s {
     unsigned                           ended:1; /* the last byte was seen */
     unsigned                           parsed:1;
     unsigned                           json:1;  /* a JSON request it was */
-    unsigned                           reading:1;
-    unsigned                           done:1;  /* read_body is through */
+    unsigned                           begun:1; /* read_body had its turn */
 };
 
 
@@ -155,8 +155,9 @@ void ngx_http_aibrix_detach(ngx_http_aibrix_zone_t *zone);
 void ngx_http_aibrix_sweep(ngx_http_aibrix_zone_t *zone, ngx_uint_t force);
 
 /*
- * Age in ms of the block recorded longest ago that still counts; as of a few
- * seconds ago, since it takes a walk over the index.
+ * Age in ms of the block recorded longest ago that still counts.  Each call
+ * goes a part of the way over the index: the answer is as of the last whole
+ * walk, and at first of what was seen.
  */
 uint64_t ngx_http_aibrix_oldest(ngx_http_aibrix_zone_t *zone);
 

@@ -75,15 +75,13 @@ ngx_http_aibrix_body_handler(ngx_http_request_t *r)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ctx->done) {
+    /* also after an error of the reading that an error_page has sent on */
+
+    if (ctx->begun) {
         return NGX_DECLINED;
     }
 
-    if (ctx->reading) {
-        return NGX_DONE;
-    }
-
-    ctx->reading = 1;
+    ctx->begun = 1;
 
     rc = ngx_http_read_client_request_body(r, ngx_http_aibrix_body_ready);
 
@@ -103,9 +101,6 @@ ngx_http_aibrix_body_ready(ngx_http_request_t *r)
     ngx_http_aibrix_ctx_t  *ctx;
 
     ctx = ngx_http_aibrix_get_ctx(r);
-
-    ctx->reading = 0;
-    ctx->done = 1;
 
     ngx_http_aibrix_parse(r, ctx);
 

@@ -2,8 +2,8 @@
 #include "ngx_http_aibrix_module.h"
 
 
-#define NGX_HTTP_AIBRIX_TTL     (20 * 60 * 1000)
-#define NGX_HTTP_AIBRIX_OLDEST  10      /* seconds that an answer is good */
+#define NGX_HTTP_AIBRIX_TTL   (20 * 60 * 1000)
+#define NGX_HTTP_AIBRIX_WALK  65536   /* blocks: less than a millisecond */
 
 
 static ngx_int_t ngx_http_aibrix_init_zone(ngx_shm_zone_t *shm_zone,
@@ -436,15 +436,24 @@ ngx_http_aibrix_sweep(ngx_http_aibrix_zone_t *zone, ngx_uint_t force)
 uint64_t
 ngx_http_aibrix_oldest(ngx_http_aibrix_zone_t *zone)
 {
-    if (zone->oldest_at == 0
-        || ngx_time() - zone->oldest_at >= NGX_HTTP_AIBRIX_OLDEST)
-    {
-        zone->oldest = aibrix_index_oldest(aibrix_zone_index(zone->z),
-                                           ngx_current_msec, zone->ttl);
-        zone->oldest_at = ngx_time();
+    uint64_t  part;
+
+    if (zone->walked_at == 0) {
+        zone->walked = 0;
     }
 
-    return zone->oldest;
+    part = aibrix_index_oldest_part(aibrix_zone_index(zone->z),
+                                    &zone->walked_at,
+                                    NGX_HTTP_AIBRIX_WALK,
+                                    ngx_current_msec, zone->ttl);
+
+    zone->walked = ngx_max(zone->walked, part);
+
+    if (zone->walked_at == 0) {
+        zone->oldest = zone->walked;
+    }
+
+    return ngx_max(zone->oldest, zone->walked);
 }
 
 

@@ -94,6 +94,13 @@ uint64_t aibrix_index_oldest(aibrix_index_t *ix, uint64_t now_ms,
     uint64_t ttl_ms);
 
 /*
+ * The same over room for about n blocks at a time, without the counting: *at
+ * is 0 at first, and again when a call has come to the end.
+ */
+uint64_t aibrix_index_oldest_part(aibrix_index_t *ix, uint64_t *at,
+    uint64_t n, uint64_t now_ms, uint64_t ttl_ms);
+
+/*
  * Checks everything that must hold whatever happened to the processes that
  * used the index; returns NULL or a static sentence that says what is broken.
  */

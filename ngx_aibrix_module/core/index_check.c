@@ -56,19 +56,17 @@ check_age(const aibrix_ix_op_t *op, const aibrix_ix_slot_t *slot)
 }
 
 
-uint64_t
-aibrix_index_oldest(aibrix_index_t *ix, uint64_t now_ms, uint64_t ttl_ms)
+/* Over the buckets from .. to - 1, in units; adds the blocks to *found. */
+static uint64_t
+check_oldest(const aibrix_ix_op_t *op, aibrix_index_t *ix, uint64_t from,
+    uint64_t to, uint64_t *found)
 {
-    uint64_t             i, age, oldest, counted, found;
-    aibrix_ix_op_t       op;
-    aibrix_ix_slot_t     slot;
+    uint64_t          i, age, oldest;
+    aibrix_ix_slot_t  slot;
 
     oldest = 0;
-    found = 0;
-    counted = __atomic_load_n(&ix->blocks, __ATOMIC_RELAXED);
-    aibrix_ix_begin(&op, ix, now_ms, ttl_ms);
 
-    for (i = 0; i < ix->shape.nbuckets; i++) {
+    for (i = from; i < to; i++) {
         slot.bucket = aibrix_ix_buckets(ix) + i;
 
         for (slot.way = 0; slot.way < AIBRIX_IX_WAYS; slot.way++) {
@@ -78,18 +76,55 @@ aibrix_index_oldest(aibrix_index_t *ix, uint64_t now_ms, uint64_t ttl_ms)
                 continue;
             }
 
-            found++;
-            age = check_age(&op, &slot);
+            (*found)++;
+            age = check_age(op, &slot);
 
-            if (age < op.ttl && age > oldest) {
+            if (age < op->ttl && age > oldest) {
                 oldest = age;
             }
         }
     }
 
+    return oldest;
+}
+
+
+uint64_t
+aibrix_index_oldest(aibrix_index_t *ix, uint64_t now_ms, uint64_t ttl_ms)
+{
+    uint64_t        oldest, counted, found;
+    aibrix_ix_op_t  op;
+
+    found = 0;
+    counted = __atomic_load_n(&ix->blocks, __ATOMIC_RELAXED);
+    aibrix_ix_begin(&op, ix, now_ms, ttl_ms);
+
+    oldest = check_oldest(&op, ix, 0, ix->shape.nbuckets, &found);
+
     /* what others counted meanwhile stays counted */
 
     op.blocks = (int64_t) (found - counted);
+    aibrix_ix_end(&op);
+
+    return oldest * ix->shape.unit;
+}
+
+
+uint64_t
+aibrix_index_oldest_part(aibrix_index_t *ix, uint64_t *at, uint64_t n,
+    uint64_t now_ms, uint64_t ttl_ms)
+{
+    uint64_t        oldest, found, end;
+    aibrix_ix_op_t  op;
+
+    found = 0;
+    n = (n + AIBRIX_IX_WAYS - 1) / AIBRIX_IX_WAYS;
+    end = (n < ix->shape.nbuckets - *at) ? *at + n : ix->shape.nbuckets;
+    aibrix_ix_begin(&op, ix, now_ms, ttl_ms);
+
+    oldest = check_oldest(&op, ix, *at, end, &found);
+    *at = (end == ix->shape.nbuckets) ? 0 : end;
+
     aibrix_ix_end(&op);
 
     return oldest * ix->shape.unit;

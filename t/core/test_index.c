@@ -611,7 +611,7 @@ test_scan(void **state)
 static void
 test_oldest(void **state)
 {
-    uint64_t   a[5], b[5];
+    uint64_t   a[5], b[5], at, age, part, n;
     fixture_t  f;
 
     (void) state;
@@ -629,6 +629,26 @@ test_oldest(void **state)
     fixture_record(&f, a, 5, 3, START + 600);
     assert_int_equal(aibrix_index_oldest(f.ix, START + 700, 1000), 400);
     assert_int_equal(aibrix_index_oldest(f.ix, START + 9000, 1000), 0);
+
+    /* in parts */
+
+    at = 0;
+    age = 0;
+    n = 0;
+
+    do {
+        part = aibrix_index_oldest_part(f.ix, &at, 96, START + 700, 1000);
+        age = (part > age) ? part : age;
+        n++;
+    } while (at != 0);
+
+    assert_int_equal(age, 400);
+    assert_int_equal(n, (fixture_stat(&f).capacity + 95) / 96);
+
+    at = 0;
+    assert_int_equal(aibrix_index_oldest_part(f.ix, &at, UINT64_MAX / 2,
+                                              START + 700, 1000), 400);
+    assert_int_equal(at, 0);
 
     /* counts that a kill made wrong are put right */
 

@@ -106,6 +106,42 @@ test_life_of_a_request(void **state)
 
 
 static void
+test_waiting(void **state)
+{
+    uint32_t            row, other;
+    aibrix_load_sum_t   sum;
+
+    (void) state;
+
+    row = aibrix_load_attach(ld, 7);
+    other = aibrix_load_attach(ld, 8);
+
+    aibrix_load_wait(ld, row, 3);
+    aibrix_load_wait(ld, other, 3);
+    aibrix_load_wait(ld, other, 3);
+
+    aibrix_load_sum(ld, 3, &sum);
+    assert_int_equal(sum.waiting, 3);
+    assert_int_equal(sum.inflight, 0);
+
+    aibrix_load_waited(ld, other, 3);
+    aibrix_load_sum(ld, 3, &sum);
+    assert_int_equal(sum.waiting, 2);
+
+    /* a row that is given up takes its own with it */
+
+    aibrix_load_detach(ld, other);
+    aibrix_load_sum(ld, 3, &sum);
+    assert_int_equal(sum.waiting, 1);
+
+    aibrix_load_waited(ld, row, 3);
+    aibrix_load_waited(ld, row, 3);
+    aibrix_load_sum(ld, 3, &sum);
+    assert_int_equal(sum.waiting, 0);
+}
+
+
+static void
 test_rows_are_summed(void **state)
 {
     uint32_t  a, b;
@@ -273,6 +309,7 @@ main(void)
     const struct CMUnitTest  tests[] = {
         cmocka_unit_test_setup_teardown(test_life_of_a_request, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_waiting, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rows_are_summed, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_attach_twice_is_the_same_row,
