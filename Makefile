@@ -40,7 +40,8 @@ PAGE_HEADER = ngx_aibrix_module/ngx_http_aibrix_page.h
 RUN_TESTS = BUILD=$(abspath $(BUILD)) JOBS=$(JOBS) scripts/run-tests.sh
 
 .PHONY: all check clean core demo deps fuzz help install modules test test-all \
-        test-core test-hup test-suites test-valgrind uninstall asan FORCE \
+        test-core test-hup test-suites test-valgrind uninstall asan study \
+        study-quick FORCE \
         page screenshots test-observe
 .DELETE_ON_ERROR:
 .SECONDARY: $(CORE_OBJECTS) $(REPLAY_OBJECTS)
@@ -63,6 +64,8 @@ help:
 	@echo 'make test-all       this Debian, trixie and sid'
 	@echo 'make asan           unit tests and suites with ASAN and UBSAN'
 	@echo 'make fuzz           each fuzzer for FUZZ_SECONDS=60'
+	@echo 'make study          the published study and ours, ten minutes'
+	@echo 'make study-quick    four phases of it, half a minute'
 	@echo 'make install        the module into the installed nginx'
 	@echo 'make uninstall, make clean'
 
@@ -107,6 +110,18 @@ demo: deps
 	@scripts/demo.sh $(BUILD)
 
 
+# The routing study; STUDY="--repeat 3 ..." are options of study/run.
+
+STUDY =
+
+study-quick: QUICK = --quick --speed 20
+
+study study-quick: deps
+	@scripts/deps.sh study
+	@$(MAKE) --no-print-directory all
+	@study/run --build $(BUILD) $(QUICK) $(STUDY)
+
+
 # The replay tool: engines in virtual time under the module's own core.
 
 $(BUILD)/replay: $(REPLAY_OBJECTS) $(CORE_OBJECTS)
@@ -139,6 +154,7 @@ $(CORE)/test_%: t/core/test_%.c $(CORE_OBJECTS) $(CORE)/stamp
 # make reads the tree again when deps has brought what was missing.
 
 test: deps
+	@scripts/deps.sh study
 	@$(MAKE) --no-print-directory all core
 	@$(RUN_TESTS) plain $(or $(TESTS),$(UNIT_TESTS) $(SUITES))
 

@@ -254,7 +254,7 @@ subtest 'times' => sub {
     my $first = (grep { $_->[0] =~ /one/ } @events)[0][1] - $start;
 
     wait_idle($router);
-    cmp_ok($head, '<', $first - 0.5, 'the header was there long before');
+    cmp_ok($head, '<', $first - 0.3, 'the header was there long before');
 
     my $ttft = count($router, 'aibrix_ttft_seconds_sum', model => 'late');
     cmp_ok(abs($ttft - $first), '<', slow(0.05), 'TTFT is of the content');
