@@ -8,28 +8,23 @@
 #define AIBRIX_LEARN_PREFIXES  8192     /* a power of two */
 #define AIBRIX_LEARN_WINDOW    60000    /* ms */
 
-#define AIBRIX_LEARN_DECAY     0.5      /* of all older outcomes by one */
+#define AIBRIX_LEARN_DECAY     0.5      /* of older outcomes by one more */
 #define AIBRIX_LEARN_ROOM      8        /* the least that is assumed */
+#define AIBRIX_LEARN_CLEAR     2        /* a miss takes twice a hit's time */
+#define AIBRIX_LEARN_GUESS     4        /* it takes so much if not known */
 
 
-/* Weights of recent outcomes, kept in one word; 0 is none at all. */
+/* Two weights, or two times in ms; both in one word that starts as 0. */
 typedef struct {
-    float      hits;
-    float      misses;
-} aibrix_learn_tally_t;
-
-
-/* ms, 0 before any; kept in one word. */
-typedef struct {
-    float      hit;             /* to the first byte, most of it cached */
-    float      byte;            /* the same for a byte that nobody has */
-} aibrix_learn_times_t;
+    float      a;
+    float      b;
+} aibrix_learn_pair_t;
 
 
 typedef struct {
     uint64_t   key;             /* of the upstream */
-    uint64_t   tally[AIBRIX_LISTINGS];
-    uint64_t   times;
+    uint64_t   outcomes;        /* hits and misses of what was not listed */
+    uint64_t   times;           /* to a first byte: of a hit, of a byte */
     float      room;            /* above AIBRIX_LEARN_ROOM */
     uint32_t   pad;
 } aibrix_learn_pool_t;
@@ -42,18 +37,16 @@ typedef struct {
 } aibrix_learn_peer_t;
 
 
-/* A prefix is one word: tag 20 bits, time 20, count 12, peer 12. */
-#define AIBRIX_LEARN_UNIT      256      /* ms */
-#define AIBRIX_LEARN_TIME      0xfffff
-#define AIBRIX_LEARN_COUNT     0xfff
-#define AIBRIX_LEARN_PEER      0xfff
+/* A prefix is one word: tag 24 bits, time 24, count 16. */
+#define AIBRIX_LEARN_UNIT      64       /* ms */
+#define AIBRIX_LEARN_TIME      0xffffff
+#define AIBRIX_LEARN_COUNT     0xffff
 
 typedef struct {
     uint32_t   tag;
     uint32_t   since;           /* asked for count times since then */
     uint32_t   count;
-    uint32_t   peer;
-} aibrix_learn_entry_t;
+} aibrix_learn_prefix_t;
 
 
 struct aibrix_learn_s {
@@ -61,6 +54,12 @@ struct aibrix_learn_s {
     uint64_t             prefixes[AIBRIX_LEARN_PREFIXES];
     aibrix_learn_pool_t  pools[AIBRIX_LEARN_POOLS];
     aibrix_learn_peer_t  peers[];
+};
+
+
+const aibrix_learned_t  aibrix_learned_nothing = {
+    .cached = { 1, 1, 0 },
+    .room = AIBRIX_LEARN_ROOM
 };
 
 
@@ -82,82 +81,107 @@ aibrix_learn_init(void *mem, uint32_t peers)
 
 /* More upstreams than pools share them. */
 
-static uint32_t
-aibrix_learn_pool(aibrix_learn_t *ln, uint64_t key)
-{
-    uint32_t  i, n;
-    uint64_t  none;
-
-    for (n = 0; n < AIBRIX_LEARN_POOLS; n++) {
-        i = (uint32_t) (key + n) % AIBRIX_LEARN_POOLS;
-        none = 0;
-
-        if (__atomic_compare_exchange_n(&ln->pools[i].key, &none, key, 0,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)
-            || none == key)
-        {
-            return i;
-        }
-    }
-
-    return (uint32_t) key % AIBRIX_LEARN_POOLS;
-}
-
-
 void
 aibrix_learn_peer(aibrix_learn_t *ln, uint32_t peer, uint64_t upstream)
 {
-    aibrix_learn_forget(ln, peer);
-    __atomic_store_n(&ln->peers[peer].pool, aibrix_learn_pool(ln, upstream),
-                     __ATOMIC_RELAXED);
-}
+    uint32_t  i, n;
+    uint64_t  key;
 
+    i = (uint32_t) (upstream % AIBRIX_LEARN_POOLS);
 
-void
-aibrix_learn_forget(aibrix_learn_t *ln, uint32_t peer)
-{
+    for (n = 0; n < AIBRIX_LEARN_POOLS; n++) {
+        key = 0;
+
+        if (__atomic_compare_exchange_n(&ln->pools[i].key, &key, upstream, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+            || key == upstream)
+        {
+            break;
+        }
+
+        i = (i + 1) % AIBRIX_LEARN_POOLS;
+    }
+
+    __atomic_store_n(&ln->peers[peer].pool, i, __ATOMIC_RELAXED);
     __atomic_store_n(&ln->peers[peer].used, 0, __ATOMIC_RELAXED);
 }
 
 
 static aibrix_learn_pool_t *
-aibrix_learn_of(const aibrix_learn_t *ln, uint32_t peer)
+aibrix_learn_pool(const aibrix_learn_t *ln, uint32_t peer)
 {
-    uint32_t  pool;
+    uint32_t  i;
 
-    pool = __atomic_load_n(&ln->peers[peer].pool, __ATOMIC_RELAXED);
+    i = __atomic_load_n(&ln->peers[peer].pool, __ATOMIC_RELAXED);
 
-    return (aibrix_learn_pool_t *) &ln->pools[pool % AIBRIX_LEARN_POOLS];
+    return (aibrix_learn_pool_t *) &ln->pools[i % AIBRIX_LEARN_POOLS];
 }
 
 
-static aibrix_learn_tally_t
-aibrix_learn_tally(const aibrix_learn_pool_t *p, uint32_t listing,
-    double start)
+static aibrix_learn_pair_t
+aibrix_learn_load(const uint64_t *word)
 {
-    uint64_t              word;
-    aibrix_learn_tally_t  t;
+    uint64_t             w;
+    aibrix_learn_pair_t  pair;
 
-    word = __atomic_load_n(&p->tally[listing], __ATOMIC_RELAXED);
-    memcpy(&t, &word, sizeof(t));
+    w = __atomic_load_n(word, __ATOMIC_RELAXED);
+    memcpy(&pair, &w, sizeof(pair));
 
-    if (word == 0) {
-        t.hits = (listing == AIBRIX_UNLISTED) ? (float) start : 1;
-        t.misses = 1 - t.hits;
-    }
-
-    return t;
+    return pair;
 }
 
 
 static void
-aibrix_learn_set_tally(aibrix_learn_pool_t *p, uint32_t listing,
-    const aibrix_learn_tally_t *t)
+aibrix_learn_store(uint64_t *word, double a, double b)
 {
-    uint64_t  word;
+    uint64_t             w;
+    aibrix_learn_pair_t  pair;
 
-    memcpy(&word, t, sizeof(word));
-    __atomic_store_n(&p->tally[listing], word, __ATOMIC_RELAXED);
+    pair.a = (float) a;
+    pair.b = (float) b;
+    memcpy(&w, &pair, sizeof(w));
+
+    __atomic_store_n(word, w, __ATOMIC_RELAXED);
+}
+
+
+static aibrix_learn_pair_t
+aibrix_learn_outcomes(const aibrix_learn_pool_t *p, double start)
+{
+    aibrix_learn_pair_t  o;
+
+    o = aibrix_learn_load(&p->outcomes);
+
+    if (o.a == 0 && o.b == 0) {
+        o.a = (float) start;
+        o.b = (float) (1 - start);
+    }
+
+    return o;
+}
+
+
+static void
+aibrix_learn_outcome(aibrix_learn_pool_t *p, double start, int hit)
+{
+    aibrix_learn_pair_t  o;
+
+    o = aibrix_learn_outcomes(p, start);
+
+    aibrix_learn_store(&p->outcomes,
+                       (double) o.a * AIBRIX_LEARN_DECAY + (hit ? 1 : 0),
+                       (double) o.b * AIBRIX_LEARN_DECAY + (hit ? 0 : 1));
+}
+
+
+static double
+aibrix_learn_roomy(const aibrix_learn_pool_t *p)
+{
+    float  room;
+
+    __atomic_load(&p->room, &room, __ATOMIC_RELAXED);
+
+    return (double) room + AIBRIX_LEARN_ROOM;
 }
 
 
@@ -165,69 +189,32 @@ void
 aibrix_learn_get(const aibrix_learn_t *ln, uint32_t peer, double start,
     aibrix_learned_t *out)
 {
-    float                       room;
-    uint32_t                    i;
-    aibrix_learn_tally_t        t;
+    aibrix_learn_pair_t         o, t;
     const aibrix_learn_pool_t  *p;
 
-    p = aibrix_learn_of(ln, peer);
+    p = aibrix_learn_pool(ln, peer);
+    o = aibrix_learn_outcomes(p, start);
+    t = aibrix_learn_load(&p->times);
 
-    for (i = 0; i < AIBRIX_LISTINGS; i++) {
-        t = aibrix_learn_tally(p, i, start);
-        out->cached[i] = (double) t.hits
-                         / ((double) t.hits + (double) t.misses);
-    }
-
-    __atomic_load(&p->room, &room, __ATOMIC_RELAXED);
-    out->room = (double) room + AIBRIX_LEARN_ROOM;
+    *out = aibrix_learned_nothing;
+    out->belief = (double) o.a / ((double) o.a + (double) o.b);
+    out->cached[AIBRIX_UNLISTED] = out->belief;
+    out->room = aibrix_learn_roomy(p);
+    out->hit_ms = (double) t.a;
+    out->byte_ms = (double) t.b;
 }
 
 
 void
 aibrix_learn_unseen(aibrix_learn_t *ln, uint32_t peer)
 {
-    aibrix_learn_pool_t   *p;
-    aibrix_learn_tally_t   t;
+    aibrix_learn_pool_t  *p;
 
-    p = aibrix_learn_of(ln, peer);
+    p = aibrix_learn_pool(ln, peer);
 
-    if (__atomic_load_n(&p->tally[AIBRIX_UNLISTED], __ATOMIC_RELAXED) == 0) {
-        t.hits = 0;
-        t.misses = 1;
-        aibrix_learn_set_tally(p, AIBRIX_UNLISTED, &t);
+    if (__atomic_load_n(&p->outcomes, __ATOMIC_RELAXED) == 0) {
+        aibrix_learn_store(&p->outcomes, 0, 1);
     }
-}
-
-
-static void
-aibrix_learn_outcome(aibrix_learn_pool_t *p, uint32_t listing, double start,
-    int hit)
-{
-    aibrix_learn_tally_t  t;
-
-    t = aibrix_learn_tally(p, listing, start);
-
-    t.hits *= (float) AIBRIX_LEARN_DECAY;
-    t.misses *= (float) AIBRIX_LEARN_DECAY;
-
-    if (hit) {
-        t.hits += 1;
-
-    } else {
-        t.misses += 1;
-    }
-
-    aibrix_learn_set_tally(p, listing, &t);
-}
-
-
-/* What the peer must compute if it has not cached what it should have. */
-
-static double
-aibrix_learn_stake(const aibrix_learn_sent_t *sent)
-{
-    return (sent->listing == AIBRIX_UNLISTED)
-           ? (double) (sent->longest - sent->known) : (double) sent->known;
 }
 
 
@@ -235,80 +222,75 @@ void
 aibrix_learn_usage(aibrix_learn_t *ln, uint32_t peer,
     const aibrix_learn_sent_t *sent, double start, double had)
 {
-    double  base;
-
-    base = (sent->listing == AIBRIX_UNLISTED) ? (double) sent->known : 0;
-
-    if (sent->longest != 0) {
-        aibrix_learn_outcome(aibrix_learn_of(ln, peer), sent->listing, start,
-                             had > base + aibrix_learn_stake(sent) / 2);
+    if (sent->known < sent->longest) {
+        aibrix_learn_outcome(aibrix_learn_pool(ln, peer), start,
+                             had * 2 > (double) sent->known
+                                       + (double) sent->longest);
     }
 }
 
 
 /* Follows the low side of what is observed: waiting only adds to it. */
 
-static float
-aibrix_learn_low(float old, double value)
+static double
+aibrix_learn_low(double old, double value)
 {
+    value = (value > 1e-6) ? value : 1e-6;
+
     if (old == 0) {
-        return (float) value;
+        return value;
     }
 
-    return old + ((float) value - old) * ((value < (double) old) ? 0.25f
-                                                                 : 0.03f);
+    return old + (value - old) * ((value < old) ? 0.25 : 0.03);
 }
 
 
-static aibrix_learn_times_t
-aibrix_learn_times(aibrix_learn_pool_t *p, const aibrix_learn_sent_t *sent,
-    uint64_t ms)
+/* Only a prompt that waited for no other one tells what takes how long. */
+
+static void
+aibrix_learn_time(aibrix_learn_pool_t *p, const aibrix_learn_sent_t *sent,
+    double ms)
 {
-    uint64_t              word;
-    aibrix_learn_times_t  t;
+    double               own;
+    aibrix_learn_pair_t  t;
 
-    word = __atomic_load_n(&p->times, __ATOMIC_RELAXED);
-    memcpy(&t, &word, sizeof(t));
-
-    if (!sent->idle) {
-        return t;
-    }
+    t = aibrix_learn_load(&p->times);
+    own = (double) (sent->prompt - sent->known);
 
     if (sent->longest == 0) {
-        t.byte = aibrix_learn_low(t.byte, ((double) ms + 1)
-                                          / ((double) sent->prompt + 1));
+        aibrix_learn_store(&p->times, (double) t.a,
+                           aibrix_learn_low((double) t.b, ms / (own + 1)));
 
-    } else if (sent->listing != AIBRIX_UNLISTED
-               && sent->known * 2 > sent->prompt)
+    } else if (sent->known == sent->longest
+               && own * 4 < (double) sent->prompt)
     {
-        t.hit = aibrix_learn_low(t.hit, (double) ms + 1);
+        aibrix_learn_store(&p->times,
+                           aibrix_learn_low((double) t.a,
+                                            ms - own * (double) t.b),
+                           (double) t.b);
     }
-
-    memcpy(&word, &t, sizeof(word));
-    __atomic_store_n(&p->times, word, __ATOMIC_RELAXED);
-
-    return t;
 }
 
 
 /*
- * How many requests a peer can have in flight and still answer the next one
- * quickly: where as many are quick as are not.
+ * The room is where as many requests are answered quickly as are not: with
+ * one request more, the next one waits.
  */
 
 static void
 aibrix_learn_room(aibrix_learn_pool_t *p, const aibrix_learn_sent_t *sent,
     int quick)
 {
-    float  room, n;
+    float   room;
+    double  n;
 
     __atomic_load(&p->room, &room, __ATOMIC_RELAXED);
-    n = (float) sent->inflight + 1 - AIBRIX_LEARN_ROOM;
+    n = (double) sent->inflight + 1 - AIBRIX_LEARN_ROOM;
 
-    if (quick && n > room) {
+    if (quick && n > (double) room) {
         room += 1;
 
-    } else if (!quick && n <= room && room > 0) {
+    } else if (!quick && n <= (double) room && room > 0) {
         room -= 1;
 
     } else {
@@ -323,43 +305,47 @@ void
 aibrix_learn_first_byte(aibrix_learn_t *ln, uint32_t peer,
     const aibrix_learn_sent_t *sent, double start, uint64_t ms)
 {
-    int                    quick;
-    float                  room;
-    double                 miss;
-    aibrix_learn_pool_t   *p;
-    aibrix_learn_times_t   t;
+    int                   quick;
+    double                time, stake, hit, miss;
+    aibrix_learn_pair_t   t;
+    aibrix_learn_pool_t  *p;
 
-    p = aibrix_learn_of(ln, peer);
-    t = aibrix_learn_times(p, sent, ms);
+    p = aibrix_learn_pool(ln, peer);
+    time = (double) ms + 0.5;
 
-    if (sent->longest == 0 || t.hit == 0) {
+    if (sent->idle) {
+        aibrix_learn_time(p, sent, time);
+    }
+
+    t = aibrix_learn_load(&p->times);
+
+    if (sent->longest == 0 || t.a == 0) {
         return;
     }
 
-    miss = (double) t.hit * 4;
+    /* what it takes if all is cached that is listed anywhere, or nothing */
 
-    if (t.byte != 0) {
-        miss = (double) t.hit + (double) t.byte * aibrix_learn_stake(sent);
-    }
+    stake = (double) ((sent->known < sent->longest)
+                      ? sent->longest - sent->known : sent->known);
+    hit = (double) t.a
+          + (double) t.b * (double) (sent->prompt - sent->longest);
+    miss = (t.b != 0) ? hit + (double) t.b * stake : hit * AIBRIX_LEARN_GUESS;
 
-    if (miss < (double) t.hit * 2) {
+    if (miss < hit * AIBRIX_LEARN_CLEAR) {
         return;
     }
 
-    quick = ((double) ms * (double) ms <= (double) t.hit * miss);
+    quick = (time * time <= hit * miss);
 
     if (!quick && !sent->idle) {
         return;
     }
 
-    __atomic_load(&p->room, &room, __ATOMIC_RELAXED);
-
-    if (quick || (float) sent->inflight < room + AIBRIX_LEARN_ROOM) {
-        aibrix_learn_outcome(p, sent->listing, start, quick);
-    }
-
-    if (sent->listing == AIBRIX_LISTED_LAST) {
+    if (sent->known == sent->longest) {
         aibrix_learn_room(p, sent, quick);
+
+    } else if (quick || (double) sent->inflight < aibrix_learn_roomy(p)) {
+        aibrix_learn_outcome(p, start, quick);
     }
 }
 
@@ -382,7 +368,7 @@ aibrix_learn_used(const aibrix_learn_t *ln, uint32_t peer)
 
 
 static uint32_t
-aibrix_learn_time(uint64_t now_ms)
+aibrix_learn_clock(uint64_t now_ms)
 {
     return (uint32_t) (now_ms / AIBRIX_LEARN_UNIT) & AIBRIX_LEARN_TIME;
 }
@@ -391,102 +377,96 @@ aibrix_learn_time(uint64_t now_ms)
 static uint32_t
 aibrix_learn_tag(uint64_t hash)
 {
-    return (uint32_t) (hash >> 44);
-}
-
-
-/* A prefix that nobody asks for fades: each window halves its count. */
-
-static aibrix_learn_entry_t
-aibrix_learn_entry(uint64_t word, uint32_t now)
-{
-    uint32_t              age;
-    aibrix_learn_entry_t  e;
-
-    e.tag = (uint32_t) (word >> 44);
-    e.since = (uint32_t) (word >> 24) & AIBRIX_LEARN_TIME;
-    e.count = (uint32_t) (word >> 12) & AIBRIX_LEARN_COUNT;
-    e.peer = (uint32_t) word & AIBRIX_LEARN_PEER;
-
-    age = (now - e.since) & AIBRIX_LEARN_TIME;
-
-    while (age > AIBRIX_LEARN_WINDOW / AIBRIX_LEARN_UNIT && e.count > 1) {
-        age /= 2;
-        e.count /= 2;
-    }
-
-    e.since = (now - age) & AIBRIX_LEARN_TIME;
-
-    return e;
+    return (uint32_t) (hash >> 40);
 }
 
 
 static const uint64_t *
-aibrix_learn_word(const aibrix_learn_t *ln, uint64_t hash)
+aibrix_learn_slot(const aibrix_learn_t *ln, uint64_t hash)
 {
     return &ln->prefixes[hash & (AIBRIX_LEARN_PREFIXES - 1)];
 }
 
 
-void
-aibrix_learn_ask(aibrix_learn_t *ln, uint64_t hash, uint32_t peer,
-    uint64_t now_ms)
+/* A prefix that nobody asks for fades: each window halves its count. */
+
+static aibrix_learn_prefix_t
+aibrix_learn_prefix(const uint64_t *slot, uint32_t now)
 {
-    uint32_t               now;
-    uint64_t              *word;
-    aibrix_learn_entry_t   e;
+    uint32_t               age;
+    uint64_t               word;
+    aibrix_learn_prefix_t  p;
 
-    now = aibrix_learn_time(now_ms);
-    word = (uint64_t *) aibrix_learn_word(ln, hash);
-    e = aibrix_learn_entry(__atomic_load_n(word, __ATOMIC_RELAXED), now);
+    word = __atomic_load_n(slot, __ATOMIC_RELAXED);
 
-    if (e.tag == aibrix_learn_tag(hash) && e.count != 0) {
-        e.count += (e.count < AIBRIX_LEARN_COUNT);
-        e.peer = peer;
+    p.tag = (uint32_t) (word >> 40);
+    p.since = (uint32_t) (word >> 16) & AIBRIX_LEARN_TIME;
+    p.count = (uint32_t) word & AIBRIX_LEARN_COUNT;
 
-    } else if (e.count > 1) {
+    age = (now - p.since) & AIBRIX_LEARN_TIME;
 
-        /* rare prefixes wear a frequent one down, but do not push it out */
-        e.count--;
-
-    } else {
-        e.tag = aibrix_learn_tag(hash);
-        e.since = now;
-        e.count = 1;
-        e.peer = peer;
+    while (age > AIBRIX_LEARN_WINDOW / AIBRIX_LEARN_UNIT && p.count != 0) {
+        age /= 2;
+        p.count /= 2;
     }
 
-    __atomic_store_n(word, (uint64_t) e.tag << 44 | (uint64_t) e.since << 24
-                           | (uint64_t) e.count << 12 | e.peer,
-                     __ATOMIC_RELAXED);
+    p.since = (now - age) & AIBRIX_LEARN_TIME;
+
+    return p;
 }
 
 
 void
-aibrix_learn_asked(const aibrix_learn_t *ln, uint64_t hash, uint64_t now_ms,
-    aibrix_learn_prefix_t *out)
+aibrix_learn_ask(aibrix_learn_t *ln, uint64_t hash, uint64_t now_ms)
 {
-    uint32_t              now, age;
-    aibrix_learn_entry_t  e;
+    uint32_t                now;
+    uint64_t               *slot;
+    aibrix_learn_prefix_t   p;
 
-    now = aibrix_learn_time(now_ms);
-    e = aibrix_learn_entry(__atomic_load_n(aibrix_learn_word(ln, hash),
-                                           __ATOMIC_RELAXED), now);
+    now = aibrix_learn_clock(now_ms);
+    slot = (uint64_t *) aibrix_learn_slot(ln, hash);
+    p = aibrix_learn_prefix(slot, now);
 
-    out->count = 0;
-    out->peer = AIBRIX_LEARN_NO_PEER;
-    out->rate = 0;
+    if (p.tag == aibrix_learn_tag(hash) && p.count != 0) {
+        p.count += (p.count < AIBRIX_LEARN_COUNT);
 
-    if (e.count == 0 || e.tag != aibrix_learn_tag(hash)) {
-        return;
+    } else if (p.count > 1) {
+
+        /* rare prefixes wear a frequent one down, but do not push it out */
+        p.count--;
+
+    } else {
+        p.tag = aibrix_learn_tag(hash);
+        p.since = now;
+        p.count = 1;
     }
 
-    out->count = e.count;
-    out->peer = e.peer;
-    age = (now - e.since) & AIBRIX_LEARN_TIME;
+    __atomic_store_n(slot, (uint64_t) p.tag << 40 | (uint64_t) p.since << 16
+                           | p.count, __ATOMIC_RELAXED);
+}
+
+
+uint32_t
+aibrix_learn_asked(const aibrix_learn_t *ln, uint64_t hash, uint64_t now_ms,
+    double *rate)
+{
+    uint32_t               now, age;
+    aibrix_learn_prefix_t  p;
+
+    now = aibrix_learn_clock(now_ms);
+    p = aibrix_learn_prefix(aibrix_learn_slot(ln, hash), now);
+
+    *rate = 0;
+
+    if (p.count == 0 || p.tag != aibrix_learn_tag(hash)) {
+        return 0;
+    }
+
+    age = (now - p.since) & AIBRIX_LEARN_TIME;
 
     if (age != 0) {
-        out->rate = (double) e.count * 1000
-                    / ((double) age * AIBRIX_LEARN_UNIT);
+        *rate = (double) p.count * 1000 / ((double) age * AIBRIX_LEARN_UNIT);
     }
+
+    return p.count;
 }

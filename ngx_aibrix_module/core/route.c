@@ -24,10 +24,10 @@ aibrix_route_match(aibrix_route_t *rt, const uint32_t *peers, size_t n,
 }
 
 
-static double
-aibrix_route_start(const aibrix_route_t *rt)
+static const aibrix_work_t *
+aibrix_route_work(const aibrix_route_t *rt)
 {
-    return (rt->work != NULL) ? rt->work->belief : aibrix_work_default.belief;
+    return (rt->work != NULL) ? rt->work : &aibrix_work_default;
 }
 
 
@@ -36,21 +36,18 @@ aibrix_route_start(const aibrix_route_t *rt)
 static void
 aibrix_route_recall(const aibrix_route_t *rt, aibrix_view_t *v)
 {
-    size_t                  i;
-    uint32_t                any;
-    aibrix_learn_t         *ln;
-    aibrix_candidate_t     *c;
-    aibrix_learn_prefix_t   prefix;
+    size_t               i;
+    uint32_t             peer;
+    aibrix_learn_t      *ln;
+    aibrix_candidate_t  *c;
 
-    ln = aibrix_zone_learn(rt->zone);
-
-    v->work = (rt->work != NULL) ? rt->work : &aibrix_work_default;
+    v->work = aibrix_route_work(rt);
     v->prompt = rt->prompt;
     v->block_size = rt->block_size;
     v->longest = 0;
     v->asked = 0;
     v->rate = 0;
-    any = AIBRIX_NO_PEER;
+    peer = AIBRIX_NO_PEER;
 
     for (i = 0; i < v->n; i++) {
         c = &v->candidates[i];
@@ -60,40 +57,30 @@ aibrix_route_recall(const aibrix_route_t *rt, aibrix_view_t *v)
         }
 
         if (c->peer != AIBRIX_NO_PEER) {
-            any = c->peer;
+            peer = c->peer;
         }
     }
 
-    if (any == AIBRIX_NO_PEER) {
-        return;
-    }
-
-    aibrix_learn_get(ln, any, aibrix_route_start(rt), &v->learned);
-
-    prefix.peer = AIBRIX_NO_PEER;
-
-    if (v->longest != 0) {
-        aibrix_learn_asked(ln, rt->hashes[v->longest - 1], rt->now_ms,
-                           &prefix);
-        v->asked = prefix.count;
-        v->rate = prefix.rate;
-    }
+    ln = aibrix_zone_learn(rt->zone);
 
     for (i = 0; i < v->n; i++) {
         c = &v->candidates[i];
 
         c->longest = v->longest;
-        c->listing = (c->matched < v->longest) ? AIBRIX_UNLISTED
-                                               : AIBRIX_LISTED;
-
-        if (c->listing == AIBRIX_LISTED
-            && (prefix.peer == AIBRIX_NO_PEER || c->peer == prefix.peer))
-        {
-            c->listing = AIBRIX_LISTED_LAST;
-        }
-
         c->used = (c->peer != AIBRIX_NO_PEER)
                   ? aibrix_learn_used(ln, c->peer) : 0;
+    }
+
+    if (peer == AIBRIX_NO_PEER) {
+        v->learned = aibrix_learned_nothing;
+        return;
+    }
+
+    aibrix_learn_get(ln, peer, v->work->belief, &v->learned);
+
+    if (v->longest != 0) {
+        v->asked = aibrix_learn_asked(ln, rt->hashes[v->longest - 1],
+                                      rt->now_ms, &v->rate);
     }
 }
 
@@ -162,7 +149,6 @@ aibrix_route_reserve(const aibrix_route_t *rt,
     g->sent.known = known;
     g->sent.longest = (uint64_t) chosen->longest * rt->block_size;
     g->sent.inflight = chosen->inflight;
-    g->sent.listing = (uint8_t) chosen->listing;
     g->sent.idle = (chosen->queued == 0);
 
     aibrix_load_reserve(aibrix_zone_load(rt->zone), rt->row, g->peer,
@@ -190,8 +176,7 @@ aibrix_route_record(const aibrix_route_t *rt, aibrix_grant_t *g)
     ln = aibrix_zone_learn(rt->zone);
 
     if (g->longest != 0) {
-        aibrix_learn_ask(ln, rt->hashes[g->longest - 1], g->peer,
-                         rt->now_ms);
+        aibrix_learn_ask(ln, rt->hashes[g->longest - 1], rt->now_ms);
 
     } else {
         aibrix_learn_unseen(ln, g->peer);
@@ -224,7 +209,7 @@ aibrix_route_first_byte(const aibrix_route_t *rt, aibrix_grant_t *g,
     }
 
     aibrix_learn_first_byte(aibrix_zone_learn(rt->zone), g->peer, &g->sent,
-                            aibrix_route_start(rt), ms);
+                            aibrix_route_work(rt)->belief, ms);
     aibrix_route_answered(rt, g);
 }
 
@@ -238,7 +223,7 @@ aibrix_route_usage(const aibrix_route_t *rt, aibrix_grant_t *g,
     }
 
     aibrix_learn_usage(aibrix_zone_learn(rt->zone), g->peer, &g->sent,
-                       aibrix_route_start(rt),
+                       aibrix_route_work(rt)->belief,
                        (double) rt->prompt * (double) cached
                        / (double) tokens);
 }

@@ -22,9 +22,8 @@ typedef struct {
     uint32_t              matched;      /* leading blocks it knows */
     uint64_t              queued;       /* prompt bytes not yet answered */
     double                load;         /* inflight / weight */
-    uint64_t              used;         /* when it was last chosen */
+    uint64_t              used;         /* the larger, the later chosen */
     uint32_t              longest;      /* match of any candidate */
-    aibrix_listing_e      listing;
     double                cost;         /* told by strategies that have one */
 } aibrix_candidate_t;
 
@@ -32,6 +31,7 @@ typedef struct {
 /* The constants of least-work; all lengths are bytes of prompt. */
 typedef struct {
     double                guard;        /* requests above the mean, at most */
+    double                guard_share;  /* or this share of the mean */
     double                request;      /* the price of one in flight */
     double                crowd;        /* own work that doubles its price */
     double                queue;        /* the price of a queued byte */

@@ -246,7 +246,6 @@ void
 aibrix_zone_forget(aibrix_zone_t *z, uint32_t peer, uint64_t now_ms)
 {
     aibrix_index_forget(aibrix_zone_index(z), peer, now_ms);
-    aibrix_learn_forget(aibrix_zone_learn(z), peer);
 }
 
 
