@@ -39,18 +39,18 @@ PAGE_HEADER = ngx_aibrix_module/ngx_http_aibrix_page.h
 
 RUN_TESTS = BUILD=$(abspath $(BUILD)) JOBS=$(JOBS) scripts/run-tests.sh
 
-.PHONY: all check clean core demo deps fuzz help install modules test test-all \
+.PHONY: all check clean core demo deps replay fuzz help install modules test test-all \
         test-core test-hup test-suites test-valgrind uninstall asan study \
         study-quick FORCE \
         page screenshots test-observe
 .DELETE_ON_ERROR:
 .SECONDARY: $(CORE_OBJECTS) $(REPLAY_OBJECTS)
 
-all: $(MODULES)
+all: $(MODULES) $(BUILD)/replay
 
 help:
 	@echo 'make deps           Debian packages for building and testing'
-	@echo 'make                both modules, for the installed nginx'
+	@echo 'make                both modules for the installed nginx, build/replay'
 	@echo 'make check          the installed nginx loads them'
 	@echo 'make core           objects of the core and its unit tests'
 	@echo 'make demo           two simulated engines behind the module'
@@ -64,6 +64,7 @@ help:
 	@echo 'make test-all       this Debian, trixie and sid'
 	@echo 'make asan           unit tests and suites with ASAN and UBSAN'
 	@echo 'make fuzz           each fuzzer for FUZZ_SECONDS=60'
+	@echo 'make replay         strategies against rivals in virtual time'
 	@echo 'make study          the published study and ours, ten minutes'
 	@echo 'make study-quick    four phases of it, half a minute'
 	@echo 'make install        the module into the installed nginx'
@@ -126,7 +127,11 @@ study study-quick: deps
 
 $(BUILD)/replay: $(REPLAY_OBJECTS) $(CORE_OBJECTS)
 	@echo $(CC) $@
-	@$(CC) $(CORE_CFLAGS) $(SANITIZE) -o $@ $^ -lm
+	@$(CC) $(CORE_CFLAGS) -o $@ $^ -lm
+
+replay: deps
+	@$(MAKE) --no-print-directory $(BUILD)/replay
+	@REPLAY=$(BUILD)/replay sim/replay-report.sh
 
 
 # The core without nginx, and its unit tests.

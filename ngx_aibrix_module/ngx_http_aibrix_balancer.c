@@ -822,10 +822,20 @@ ngx_http_aibrix_free_peer(ngx_peer_connection_t *pc, void *data,
 static void
 ngx_http_aibrix_release(ngx_http_aibrix_peer_data_t *pd)
 {
-    aibrix_done_t  done;
+    uint32_t               known;
+    aibrix_done_t          done;
+    const aibrix_usage_t  *usage;
 
     if (!pd->grant.held) {
         return;
+    }
+
+    usage = &pd->events.usage;
+    known = AIBRIX_USAGE_PROMPT|AIBRIX_USAGE_CACHED;
+
+    if (pd->scanned && !pd->refused && (usage->known & known) == known) {
+        aibrix_route_usage(&pd->route, &pd->grant, usage->prompt,
+                           usage->cached);
     }
 
     aibrix_route_release(&pd->route, &pd->grant);
@@ -841,9 +851,9 @@ ngx_http_aibrix_release(ngx_http_aibrix_peer_data_t *pd)
     done.outcome = ngx_http_aibrix_outcome(pd);
 
     if (pd->scanned) {
-        done.prompt_tokens = pd->events.usage.prompt;
-        done.completion_tokens = pd->events.usage.completion;
-        done.cached_tokens = pd->events.usage.cached;
+        done.prompt_tokens = usage->prompt;
+        done.completion_tokens = usage->completion;
+        done.cached_tokens = usage->cached;
     }
 
     aibrix_stats_done(aibrix_zone_stats(pd->route.zone), &done);

@@ -375,7 +375,15 @@ ngx_http_aibrix_content(ngx_http_aibrix_peer_data_t *pd, ngx_uint_t n)
         pd->first_seen = 1;
         pd->first = ngx_current_msec;
 
-        aibrix_route_answered(&pd->route, &pd->grant);
+        /* the first byte of what is no stream comes with the last token */
+
+        if (pd->ctx->json && pd->scanned && !pd->events.json) {
+            aibrix_route_first_byte(&pd->route, &pd->grant,
+                                    pd->first - pd->start);
+
+        } else {
+            aibrix_route_answered(&pd->route, &pd->grant);
+        }
 
         /* a list of models or a health check has no first token */
 

@@ -736,12 +736,10 @@ ngx_http_aibrix_print_learned(ngx_http_aibrix_output_t *out,
     aibrix_learn_get(aibrix_zone_learn(z), peer, aibrix_work_default.belief,
                      &learned);
 
-    ngx_http_aibrix_printf(out, "{\"cached_last\":%.3f,"
-                           "\"cached_listed\":%.3f,"
-                           "\"cached_unlisted\":%.3f,\"room\":%.1f}",
-                           learned.cached[AIBRIX_LISTED_LAST],
-                           learned.cached[AIBRIX_LISTED],
-                           learned.cached[AIBRIX_UNLISTED], learned.room);
+    ngx_http_aibrix_printf(out, "{\"belief\":%.3f,\"room\":%.1f,"
+                           "\"hit_ms\":%.3f,\"byte_ms\":%.6f}",
+                           learned.belief, learned.room, learned.hit_ms,
+                           learned.byte_ms);
 }
 
 

@@ -57,7 +57,7 @@ __DATA__
 === TEST 1: one server
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 --- pipelined_requests eval: [("POST /v1/completions\n$::hello") x 3]
 --- response_headers eval
 [("target-pod: 127.0.0.1:$ENV{TEST_NGINX_ENGINE_1}\n"
@@ -95,7 +95,7 @@ GET /v1/3
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2;
-aibrix;
+aibrix prefix-cache;
 --- engine eval: $::chain
 --- pipelined_requests eval: [("GET /v1/2") x 5]
 --- response_body_like eval: [('^(one,two|two,one)$') x 5]
@@ -108,14 +108,14 @@ aibrix;
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2;
-aibrix;
+aibrix prefix-cache;
 aibrix_imbalance 1;
 aibrix_block_size 1;
 --- more_http
     upstream strict {
         server 127.0.0.1:$TEST_NGINX_ENGINE_3;
         server 127.0.0.1:$TEST_NGINX_ENGINE_4;
-        aibrix;
+        aibrix prefix-cache;
         aibrix_imbalance 0;
         aibrix_block_size 1;
     }
@@ -152,14 +152,14 @@ my $body = main::completion('TEST 5, a prefix');
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 aibrix_stddev_factor 1;
 --- more_http
     upstream strict {
         server 127.0.0.1:$TEST_NGINX_ENGINE_3;
         server 127.0.0.1:$TEST_NGINX_ENGINE_4;
-        aibrix;
+        aibrix prefix-cache;
         aibrix_block_size 1;
         aibrix_stddev_factor 0;
     }
@@ -206,7 +206,7 @@ aibrix random;
 zone llm 64k;
 server 127.0.0.1:$TEST_NGINX_ENGINE_1 max_conns=1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 max_conns=1;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 aibrix_imbalance 100;
 --- engine eval: $::chain
@@ -220,7 +220,7 @@ aibrix_imbalance 100;
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1 max_conns=1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 max_conns=1;
-aibrix;
+aibrix prefix-cache;
 --- engine eval: $::chain
 --- request
 GET /v1/3
@@ -248,7 +248,7 @@ aibrix random;
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1 down;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 down;
-aibrix;
+aibrix prefix-cache;
 --- request eval: "POST /v1/completions\n$::hello"
 --- error_code: 502
 --- response_headers eval: "$::nobody\nX-model: m\n! X-strategy"
@@ -261,7 +261,7 @@ no live upstreams while connecting to upstream
 === TEST 12: the only one is down
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1 down;
-aibrix;
+aibrix prefix-cache;
 --- request eval: "POST /v1/completions\n$::hello"
 --- error_code: 502
 --- response_headers eval: $::nobody
@@ -286,7 +286,7 @@ aibrix random;
 server 127.0.0.1:$TEST_NGINX_ENGINE_1 down;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 down;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3 backup;
-aibrix;
+aibrix prefix-cache;
 --- pipelined_requests eval: [("POST /v1/completions\n$::hello") x 3]
 --- response_headers eval
 [("target-pod: 127.0.0.1:$ENV{TEST_NGINX_ENGINE_3}") x 3]
@@ -314,7 +314,7 @@ server 127.0.0.1:$TEST_NGINX_ENGINE_1 down;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 backup;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3 backup;
 server 127.0.0.1:$TEST_NGINX_ENGINE_4 backup;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 --- pipelined_requests eval
 [("POST /v1/completions\n" . main::completion('TEST 16')) x 8]
@@ -327,7 +327,7 @@ aibrix_block_size 1;
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD fail_timeout=1h;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 backup;
-aibrix;
+aibrix prefix-cache;
 --- config eval: $::retry
 --- request eval: "POST /v1/completions\n$::hello"
 --- response_headers
@@ -345,7 +345,7 @@ two
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 backup;
-aibrix;
+aibrix prefix-cache;
 --- config eval: $::retry
 --- request eval: "POST /v1/completions\n$::hello"
 --- response_headers
@@ -363,7 +363,7 @@ two
 === TEST 19: a single server is never put aside
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD fail_timeout=1h;
-aibrix;
+aibrix prefix-cache;
 --- request eval: "POST /v1/completions\n$::hello"
 --- error_code: 502
 --- response_headers
@@ -379,7 +379,7 @@ target-pod: 127.0.0.1:$TEST_NGINX_ENGINE_DEAD
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
 server 127.0.1.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
 server 127.0.1.2:$TEST_NGINX_ENGINE_DEAD max_fails=0;
-aibrix;
+aibrix prefix-cache;
 --- config eval: $::retry
 --- request eval: "POST /v1/completions\n$::hello"
 --- error_code: 502
@@ -398,7 +398,7 @@ qr/target-pod:\ (\S+)\r\n.*
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD fail_timeout=1h;
 server 127.0.1.1:$TEST_NGINX_ENGINE_DEAD fail_timeout=1h;
-aibrix;
+aibrix prefix-cache;
 --- config eval: $::retry
 --- request eval: "POST /v1/completions\n$::hello"
 --- error_code: 502
@@ -431,7 +431,7 @@ server 127.0.0.1:$TEST_NGINX_ENGINE_1 max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3 max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_4 max_fails=0 backup;
-aibrix;
+aibrix prefix-cache;
 --- engine
     location / { return 503 "$engine\n"; }
 --- config eval: $::retry
@@ -451,7 +451,7 @@ four
 server 127.0.0.1:$TEST_NGINX_ENGINE_1 max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3 max_fails=0;
-aibrix;
+aibrix prefix-cache;
 --- engine
     location / { return 503 "$engine\n"; }
 --- config
@@ -471,7 +471,7 @@ aibrix;
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3 max_fails=0;
-aibrix;
+aibrix prefix-cache;
 --- engine eval: $::one_works
 --- config
     location /v1/ {
@@ -518,7 +518,7 @@ my $sum = Digest::SHA::sha256_hex(main::completion('x' x 10000));
 === TEST 27: a prefix is forgotten of a peer that was not there
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 --- pipelined_requests eval
 [("POST /v1/completions\n" . main::completion('TEST 27')) x 3]
@@ -533,7 +533,7 @@ aibrix_block_size 1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
 server 127.0.1.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 --- config eval: $::retry
 --- pipelined_requests eval
@@ -552,7 +552,7 @@ server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD max_fails=0;
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2 down;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3 backup;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 --- config eval: $::retry
 --- pipelined_requests eval
@@ -567,7 +567,7 @@ aibrix_block_size 1;
 === TEST 30: keepalive after aibrix
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 keepalive 4;
 --- engine
     location / { return 200 "$connection\n"; }
@@ -620,7 +620,7 @@ keepalive 4;
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 keepalive 4;
-aibrix;
+aibrix prefix-cache;
 --- suppress_stderr
 --- pipelined_requests eval: [("POST /v1/completions\n$::hello") x 3]
 --- response_headers eval
@@ -631,7 +631,7 @@ aibrix;
 === TEST 33: an engine that closes each connection after its answer
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 keepalive 4;
 --- engine
     keepalive_timeout 0;
@@ -650,7 +650,7 @@ keepalive 4;
 === TEST 34: a unix socket
 --- llm
 server unix:$TEST_NGINX_ENGINE_SOCKET;
-aibrix;
+aibrix prefix-cache;
 --- more_http
     server {
         listen unix:$TEST_NGINX_ENGINE_SOCKET;
@@ -668,7 +668,7 @@ aibrix;
 --- skip_eval: 2: !$::has_ipv6
 --- llm
 server [::1]:$TEST_NGINX_ENGINE_2;
-aibrix;
+aibrix prefix-cache;
 --- more_http
     server {
         listen [::1]:$TEST_NGINX_ENGINE_2 ipv6only=on;
@@ -687,7 +687,7 @@ six
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 --- engine eval: $::chain
 --- pipelined_requests eval
@@ -700,7 +700,7 @@ aibrix_block_size 1;
 
 === TEST 37: 150 servers, one of which is there
 --- llm eval
-"$::many server 127.0.0.1:\$TEST_NGINX_ENGINE_1; aibrix;"
+"$::many server 127.0.0.1:\$TEST_NGINX_ENGINE_1; aibrix prefix-cache;"
 --- config eval: $::retry
 --- request eval: "POST /v1/completions\n$::hello"
 --- response_headers
@@ -733,7 +733,7 @@ one
 === TEST 39: 150 servers, all of them there: a prefix is found again
 --- llm eval
 $::many =~ s/ENGINE_DEAD max_fails=0/RAND_PORT_1/gr
-. 'aibrix; aibrix_block_size 1;'
+. 'aibrix prefix-cache; aibrix_block_size 1;'
 --- more_http
     server {
         listen 0.0.0.0:$TEST_NGINX_RAND_PORT_1;
@@ -793,7 +793,7 @@ aibrix_block_size 1;
 === TEST 42: https engines
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_4;
-aibrix;
+aibrix prefix-cache;
 --- config
     location /v1/ {
         proxy_pass https://llm;

@@ -15,7 +15,7 @@ worker_connections(256);
 my $one_byte = <<'EOC';
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 1;
 EOC
 
@@ -423,7 +423,7 @@ X-blocks: 5
 === TEST 23: aibrix_max_prompt
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 aibrix_block_size 10;
 aibrix_max_prompt 1000;
 --- pipelined_requests eval
@@ -437,7 +437,7 @@ aibrix_max_prompt 1000;
 === TEST 24: a tail shorter than a block does not count
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 --- pipelined_requests eval
 [map { "POST /v1/completions\n" . main::completion('y' x $_) }
  127, 128, 255, 256]
@@ -450,7 +450,7 @@ aibrix;
 === TEST 25: another model, salt or adapter shares no prefix
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 --- more_http
     map $aibrix_match_percent $known { default some; 0 none; }
 --- config
@@ -648,7 +648,7 @@ X-blocks: 5
                         "$aibrix_selection $upstream_status";
     upstream shadow {
         server 127.0.0.1:$TEST_NGINX_ENGINE_3;
-        aibrix;
+        aibrix prefix-cache;
         aibrix_block_size 2;
     }
 --- config eval
@@ -713,7 +713,7 @@ location / {
 --- more_http
     upstream spare {
         server 127.0.0.1:$TEST_NGINX_ENGINE_3;
-        aibrix;
+        aibrix prefix-cache;
         aibrix_block_size 10;
         aibrix_max_prompt 1000;
     }
@@ -748,7 +748,7 @@ location / {
 --- more_http
     upstream spare {
         server 127.0.0.1:$TEST_NGINX_ENGINE_3;
-        aibrix;
+        aibrix prefix-cache;
     }
 --- engine
 location / {

@@ -14,7 +14,7 @@ our $hello = completion('Hello');
 
 our $one = <<'EOC';
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 EOC
 
 # Each of the four has exactly one value.
@@ -77,7 +77,7 @@ one
 === TEST 2: the pod as the server line has it, the address as it was resolved
 --- llm
 server localhost:$TEST_NGINX_ENGINE_1;
-aibrix;
+aibrix prefix-cache;
 --- more_http
     server {
         listen [::1]:$TEST_NGINX_ENGINE_1;
@@ -144,7 +144,7 @@ CORE::join '', 'default_type application/json;',
 === TEST 7: 502 of a replica that is not there names it
 --- llm
 server 127.0.0.1:$TEST_NGINX_ENGINE_DEAD;
-aibrix;
+aibrix prefix-cache;
 --- request eval: "POST /v1/completions\n$::hello"
 --- error_code: 502
 --- response_headers

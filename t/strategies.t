@@ -51,11 +51,14 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: no header, no parameter: prefix-cache
+=== TEST 1: no header, no parameter: least-work
+--- llm
+server 127.0.0.1:$TEST_NGINX_ENGINE_1;
+aibrix;
 --- request eval: "POST /v1/completions\n$::body"
 --- response_headers
-routing-strategy: prefix-cache
-X-strategy: prefix-cache
+routing-strategy: least-work
+X-strategy: least-work
 
 
 
@@ -535,7 +538,7 @@ aibrix $strategy;
 'GET /v1/models']
 --- response_headers eval
 ['routing-strategy: random', 'routing-strategy: least-request',
- 'routing-strategy: prefix-cache', 'routing-strategy: prefix-cache']
+ 'routing-strategy: least-work', 'routing-strategy: least-work']
 
 
 
@@ -570,7 +573,7 @@ aibrix $arg_s;
 --- request
 GET /v1/models
 --- response_headers
-routing-strategy: prefix-cache
+routing-strategy: least-work
 
 
 
@@ -582,10 +585,10 @@ aibrix $arg_s;
 GET /v1/models?s=nope
 --- error_code: 200
 --- response_headers
-routing-strategy: prefix-cache
+routing-strategy: least-work
 --- error_log
 [warn]
-unknown strategy "nope" in upstream "llm", using "prefix-cache"
+unknown strategy "nope" in upstream "llm", using "least-work"
 
 
 
@@ -620,7 +623,7 @@ server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2;
 server 127.0.0.1:$TEST_NGINX_ENGINE_3;
 server 127.0.0.1:$TEST_NGINX_ENGINE_4;
-aibrix;
+aibrix prefix-cache;
 --- pipelined_requests eval: $::same_prefix
 --- response_headers eval
 ['X-blocks: 30', ("X-selection: prefix_match\nX-match-percent: 100") x 9]

@@ -58,7 +58,6 @@ struct aibrix_learn_s {
 
 
 const aibrix_learned_t  aibrix_learned_nothing = {
-    .cached = { 1, 1, 0 },
     .room = AIBRIX_LEARN_ROOM
 };
 
@@ -198,7 +197,6 @@ aibrix_learn_get(const aibrix_learn_t *ln, uint32_t peer, double start,
 
     *out = aibrix_learned_nothing;
     out->belief = (double) o.a / ((double) o.a + (double) o.b);
-    out->cached[AIBRIX_UNLISTED] = out->belief;
     out->room = aibrix_learn_roomy(p);
     out->hit_ms = (double) t.a;
     out->byte_ms = (double) t.b;

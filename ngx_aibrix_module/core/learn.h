@@ -16,21 +16,8 @@
 typedef struct aibrix_learn_s  aibrix_learn_t;
 
 
-/* What the index says of a peer and a prompt's longest known prefix. */
-typedef enum {
-    AIBRIX_LISTED_LAST = 0,
-    AIBRIX_LISTED,
-    AIBRIX_UNLISTED,            /* only others are listed with it */
-    AIBRIX_LISTINGS
-} aibrix_listing_e;
-
-
-/*
- * Of one upstream.  cached[] is how the status page reads it: what is listed
- * is trusted, what is unlisted is so with the belief.
- */
+/* Of one upstream. */
 typedef struct {
-    double     cached[AIBRIX_LISTINGS];
     double     belief;          /* that a peer has what only others list */
     double     room;            /* requests in flight that do not wait */
     double     hit_ms;          /* to a first byte, all cached; 0: unknown */

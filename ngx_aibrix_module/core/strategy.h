@@ -77,7 +77,7 @@ extern const aibrix_strategy_t  aibrix_strategies[];
 
 extern const aibrix_work_t  aibrix_work_default;
 
-#define AIBRIX_STRATEGY_DEFAULT  "prefix-cache"
+#define AIBRIX_STRATEGY_DEFAULT  "least-work"
 
 /* The strategy of that name (case-sensitive), or NULL. */
 const aibrix_strategy_t *aibrix_strategy_find(const char *name, size_t len);

@@ -337,10 +337,13 @@ aibrix_zone_register(aibrix_zone_t *z, const aibrix_span_t *upstream,
     if (i < z->peers) {
         __atomic_store_n(&keys[i], 0, __ATOMIC_RELEASE);
         __atomic_fetch_add(&z->recycled, 1, __ATOMIC_RELEASE);
+
+        /* what is forgotten is missed for a while where many know a block */
+
+        aibrix_zone_forget(z, i, now_ms);
+        aibrix_zone_drain(z, i, 0);
     }
 
-    aibrix_zone_forget(z, i, now_ms);
-    aibrix_zone_drain(z, i, 0);
     aibrix_learn_peer(aibrix_zone_learn(z), i,
                       XXH64(upstream->data, upstream->len, 0) | 1);
     aibrix_stats_reset_peer(aibrix_zone_stats(z), i);

@@ -10,7 +10,7 @@ package RouterBlocks;
 # Engines listen on 127.0.0.1:$TEST_NGINX_ENGINE_1 to _4 (nobody on _DEAD);
 # such names are expanded in every section, ports stay the same for all blocks
 # of a file. A block may leave out, or give with `eval`:
-#   --- llm          what upstream "llm" has: engines 1 and 2, and "aibrix;"
+#   --- llm          what upstream "llm" has: engines 1 and 2, and "aibrix prefix-cache;"
 #   --- engine       what the engines' server has: it answers their names
 #   --- more_http    more of http {}
 #   --- config       where requests go: /v1/ to the upstream "llm"
@@ -49,7 +49,7 @@ EOC
 my $llm = <<'EOC';
 server 127.0.0.1:$TEST_NGINX_ENGINE_1;
 server 127.0.0.1:$TEST_NGINX_ENGINE_2;
-aibrix;
+aibrix prefix-cache;
 EOC
 
 my $engine = 'location / { return 200 "$engine\n"; }';
