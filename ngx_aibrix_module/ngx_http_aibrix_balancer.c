@@ -273,35 +273,17 @@ ngx_http_aibrix_strategy(ngx_http_request_t *r,
 static ngx_uint_t
 ngx_http_aibrix_header(ngx_http_request_t *r, ngx_str_t *value)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
+    ngx_uint_t        n;
     ngx_table_elt_t  *h;
 
-    part = &r->headers_in.headers.part;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-
-            if (part->next == NULL) {
-                return 0;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
+    for (n = 0; /* void */ ; n++) {
+        h = ngx_http_aibrix_find_header(&r->headers_in.headers,
+                                        "routing-strategy", n);
+        if (h == NULL) {
+            return 0;
         }
 
-        if (h[i].key.len != sizeof("routing-strategy") - 1
-            || ngx_strncasecmp(h[i].key.data, (u_char *) "routing-strategy",
-                               sizeof("routing-strategy") - 1)
-               != 0)
-        {
-            continue;
-        }
-
-        *value = h[i].value;
+        *value = h->value;
 
         while (value->len && (value->data[0] == ' ' || value->data[0] == '\t'))
         {

@@ -92,36 +92,15 @@ ngx_http_aibrix_is_foreign(ngx_http_request_t *r)
 {
     u_char           *p;
     ngx_str_t         origin;
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    part = &r->headers_in.headers.part;
-    h = part->elts;
+    h = ngx_http_aibrix_find_header(&r->headers_in.headers, "Origin", 0);
 
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-
-            if (part->next == NULL) {
-                return 0;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        if (h[i].key.len == sizeof("Origin") - 1
-            && ngx_strncasecmp(h[i].key.data, (u_char *) "Origin",
-                               sizeof("Origin") - 1)
-               == 0)
-        {
-            break;
-        }
+    if (h == NULL) {
+        return 0;
     }
 
-    origin = h[i].value;
+    origin = h->value;
     p = ngx_strlcasestrn(origin.data, origin.data + origin.len,
                          (u_char *) "://", 3 - 1);
 

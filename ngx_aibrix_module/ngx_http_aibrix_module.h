@@ -188,6 +188,13 @@ ngx_http_aibrix_srv_conf_t *ngx_http_aibrix_target(ngx_http_request_t *r);
 ngx_int_t ngx_http_aibrix_request_init(ngx_conf_t *cf);
 
 
+/* ngx_http_aibrix_headers.c */
+
+/* The header of that name after the first skip ones of it, or NULL. */
+ngx_table_elt_t *ngx_http_aibrix_find_header(ngx_list_t *headers,
+    const char *name, ngx_uint_t skip);
+
+
 /* ngx_http_aibrix_balancer.c */
 
 ngx_int_t ngx_http_aibrix_init_upstream(ngx_conf_t *cf,

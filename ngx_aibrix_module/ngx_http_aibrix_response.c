@@ -270,32 +270,17 @@ static ngx_int_t
 ngx_http_aibrix_add_header(ngx_http_request_t *r, ngx_str_t *key,
     ngx_str_t *value)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
+    ngx_uint_t        n;
     ngx_table_elt_t  *h;
 
-    part = &r->headers_out.headers.part;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
+    for (n = 0; /* void */ ; n++) {
+        h = ngx_http_aibrix_find_header(&r->headers_out.headers,
+                                        (char *) key->data, n);
+        if (h == NULL) {
+            break;
         }
 
-        if (h[i].hash
-            && h[i].key.len == key->len
-            && ngx_strncasecmp(h[i].key.data, key->data, key->len) == 0)
-        {
-            h[i].hash = 0;
-        }
+        h->hash = 0;
     }
 
     h = ngx_list_push(&r->headers_out.headers);

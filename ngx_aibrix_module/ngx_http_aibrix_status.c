@@ -169,8 +169,7 @@ static ngx_uint_t
 ngx_http_aibrix_wants_page(ngx_http_request_t *r)
 {
     ngx_str_t         format;
-    ngx_uint_t        i, page;
-    ngx_list_part_t  *part;
+    ngx_uint_t        n, page;
     ngx_table_elt_t  *h;
 
     if (ngx_http_arg(r, (u_char *) "format", 6, &format) == NGX_OK) {
@@ -178,35 +177,19 @@ ngx_http_aibrix_wants_page(ngx_http_request_t *r)
     }
 
     page = 0;
-    part = &r->headers_in.headers.part;
-    h = part->elts;
 
-    for (i = 0; /* void */ ; i++) {
+    for (n = 0; /* void */ ; n++) {
+        h = ngx_http_aibrix_find_header(&r->headers_in.headers, "Accept", n);
 
-        if (i >= part->nelts) {
-
-            if (part->next == NULL) {
-                return page;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
+        if (h == NULL) {
+            return page;
         }
 
-        if (h[i].key.len != sizeof("Accept") - 1
-            || ngx_strncasecmp(h[i].key.data, (u_char *) "Accept",
-                               sizeof("Accept") - 1)
-               != 0)
-        {
-            continue;
-        }
-
-        if (ngx_http_aibrix_accepts(&h[i].value, "application/json")) {
+        if (ngx_http_aibrix_accepts(&h->value, "application/json")) {
             return 0;
         }
 
-        page |= ngx_http_aibrix_accepts(&h[i].value, "text/html");
+        page |= ngx_http_aibrix_accepts(&h->value, "text/html");
     }
 }
 
