@@ -38,7 +38,7 @@ valgrind)
     export AIBRIX_VALGRIND="--vgdb=no --leak-check=full --show-leak-kinds=definite\
  --errors-for-leak-kinds=definite --keep-debuginfo=yes --num-callers=30\
  --suppressions=$REPO/t/valgrind.suppress --log-file=$reports/%p.log"
-    export TEST_NGINX_USE_VALGRIND=$AIBRIX_VALGRIND
+    export TEST_NGINX_USE_VALGRIND=$AIBRIX_VALGRIND TEST_NGINX_TIMEOUT=20
     ;;
 asan)
     limit=900
