@@ -14,6 +14,8 @@ BUILD = build
 JOBS = 2
 TESTS =
 FUZZ_SECONDS = 60
+CHAOS_SECONDS = 120
+CHAOS_SEED =
 
 SOURCES = $(wildcard ngx_aibrix_module/*.[ch] ngx_aibrix_module/core/*.[ch] \
             ngx_aibrix_module/core/strategies/*.[ch] sim/*.[ch])
@@ -39,7 +41,7 @@ PAGE_HEADER = ngx_aibrix_module/ngx_http_aibrix_page.h
 
 RUN_TESTS = BUILD=$(abspath $(BUILD)) JOBS=$(JOBS) scripts/run-tests.sh
 
-.PHONY: all check clean core demo deps replay fuzz help install modules test test-all \
+.PHONY: all chaos check clean core demo deps replay fuzz help install modules test test-all \
         test-core test-hup test-suites test-valgrind uninstall asan study \
         study-quick FORCE \
         page screenshots test-observe
@@ -64,8 +66,9 @@ help:
 	@echo 'make test-all       this Debian, trixie and sid'
 	@echo 'make asan           unit tests and suites with ASAN and UBSAN'
 	@echo 'make fuzz           each fuzzer for FUZZ_SECONDS=60'
+	@echo 'make chaos          everything fails at random for CHAOS_SECONDS=120'
 	@echo 'make replay         strategies against rivals in virtual time'
-	@echo 'make study          the published study and ours, ten minutes'
+	@echo 'make study          the published study and ours, seven minutes'
 	@echo 'make study-quick    four phases of it, half a minute'
 	@echo 'make install        the module into the installed nginx'
 	@echo 'make uninstall, make clean'
@@ -208,3 +211,13 @@ asan: deps
 fuzz: deps
 	@scripts/deps.sh fuzz
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) BUILD=$(BUILD) scripts/fuzz.sh $(FUZZERS)
+
+
+# What goes wrong is made from CHAOS_SEED, which is printed; see
+# docs/reliability.md.
+
+chaos: deps
+	@$(MAKE) --no-print-directory all
+	@CHAOS_SECONDS=$(CHAOS_SECONDS) CHAOS_SEED=$(CHAOS_SEED) \
+	    AIBRIX_BUILD=$(abspath $(BUILD)) scripts/ns.sh nice -n 5 \
+	    timeout $$(($(CHAOS_SECONDS) * 2 + 120)) perl t/chaos/chaos.pl
