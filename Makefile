@@ -189,7 +189,7 @@ test-observe: deps
 	@$(RUN_TESTS) plain $(sort $(wildcard t/observe/*.t))
 
 screenshots: deps
-	@scripts/deps.sh observe
+	@scripts/deps.sh observe study
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(abspath $(BUILD)) scripts/ns.sh scripts/screenshots.pl docs/img
 
