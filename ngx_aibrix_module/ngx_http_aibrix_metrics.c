@@ -40,13 +40,9 @@ typedef struct {
 
 static ngx_int_t ngx_http_aibrix_metrics_handler(ngx_http_request_t *r);
 
-static void ngx_http_aibrix_m_selections(ngx_http_aibrix_scrape_t *s,
-    const char *name, uintptr_t data);
-static void ngx_http_aibrix_m_percents(ngx_http_aibrix_scrape_t *s,
+static void ngx_http_aibrix_m_labeled(ngx_http_aibrix_scrape_t *s,
     const char *name, uintptr_t data);
 static void ngx_http_aibrix_m_imbalances(ngx_http_aibrix_scrape_t *s,
-    const char *name, uintptr_t data);
-static void ngx_http_aibrix_m_errors(ngx_http_aibrix_scrape_t *s,
     const char *name, uintptr_t data);
 static void ngx_http_aibrix_m_latency(ngx_http_aibrix_scrape_t *s,
     const char *name, uintptr_t data);
@@ -73,18 +69,18 @@ static void ngx_http_aibrix_m_fallbacks(ngx_http_aibrix_scrape_t *s,
 static const ngx_http_aibrix_family_t  ngx_http_aibrix_families[] = {
 
     { "aibrix_prefix_cache_routing_selection_total", "counter",
-      "Decisions by reason.", ngx_http_aibrix_m_selections, 0 },
+      "Decisions by reason.", ngx_http_aibrix_m_labeled, 0 },
 
     { "aibrix_prefix_cache_routing_decisions_total", "counter",
       "Decisions by matched part of the prompt.",
-      ngx_http_aibrix_m_percents, 0 },
+      ngx_http_aibrix_m_labeled, 1 },
 
     { "aibrix_prefix_cache_load_imbalance_total", "counter",
       "Decisions among the least loaded peers only.",
       ngx_http_aibrix_m_imbalances, 0 },
 
     { "aibrix_prefix_cache_routing_errors_total", "counter",
-      "Decisions that could not be made.", ngx_http_aibrix_m_errors, 0 },
+      "Decisions that could not be made.", ngx_http_aibrix_m_labeled, 2 },
 
     { "aibrix_prefix_cache_routing_latency_seconds", "histogram",
       "Time that a decision took.", ngx_http_aibrix_m_latency, 0 },
@@ -505,34 +501,47 @@ ngx_http_aibrix_print_histogram(ngx_http_aibrix_scrape_t *s, const char *name,
 }
 
 
-static void
-ngx_http_aibrix_m_selections(ngx_http_aibrix_scrape_t *s, const char *name,
-    uintptr_t data)
+/* Counters of a model that have one more label. */
+
+typedef struct {
+    const char   *label;
+    const char  *(*value)(uint32_t n);
+    uint32_t      n;
+    size_t        offset;               /* of aibrix_model_stats_t */
+} ngx_http_aibrix_labeled_t;
+
+
+static const char *
+ngx_http_aibrix_selection_label(uint32_t n)
 {
-    uint32_t               i, m;
-    aibrix_model_stats_t   st;
-
-    for (m = 0; m <= AIBRIX_MODELS; m++) {
-
-        if (!aibrix_stats_model_read(aibrix_zone_stats(s->zone->z), m, &st)) {
-            continue;
-        }
-
-        for (i = 0; i < AIBRIX_SELECTIONS; i++) {
-            ngx_http_aibrix_model_labels(s, m, "selection",
-                                         aibrix_selection_name(i));
-            ngx_http_aibrix_value(s, name, st.selections[i]);
-        }
-    }
+    return aibrix_selection_name((aibrix_selection_e) n);
 }
 
 
+static const ngx_http_aibrix_labeled_t  ngx_http_aibrix_labeled[] = {
+
+    { "selection", ngx_http_aibrix_selection_label, AIBRIX_SELECTIONS,
+      offsetof(aibrix_model_stats_t, selections) },
+
+    { "match_percent_bucket", aibrix_percent_label, AIBRIX_PERCENTS,
+      offsetof(aibrix_model_stats_t, percents) },
+
+    { "reason", aibrix_error_label, AIBRIX_ERRORS,
+      offsetof(aibrix_model_stats_t, errors) }
+};
+
+
 static void
-ngx_http_aibrix_m_percents(ngx_http_aibrix_scrape_t *s, const char *name,
+ngx_http_aibrix_m_labeled(ngx_http_aibrix_scrape_t *s, const char *name,
     uintptr_t data)
 {
-    uint32_t               i, m;
-    aibrix_model_stats_t   st;
+    uint32_t                          i, m;
+    uint64_t                         *counts;
+    aibrix_model_stats_t              st;
+    const ngx_http_aibrix_labeled_t  *l;
+
+    l = &ngx_http_aibrix_labeled[data];
+    counts = (uint64_t *) ((u_char *) &st + l->offset);
 
     for (m = 0; m <= AIBRIX_MODELS; m++) {
 
@@ -540,10 +549,9 @@ ngx_http_aibrix_m_percents(ngx_http_aibrix_scrape_t *s, const char *name,
             continue;
         }
 
-        for (i = 0; i < AIBRIX_PERCENTS; i++) {
-            ngx_http_aibrix_model_labels(s, m, "match_percent_bucket",
-                                         aibrix_percent_label(i));
-            ngx_http_aibrix_value(s, name, st.percents[i]);
+        for (i = 0; i < l->n; i++) {
+            ngx_http_aibrix_model_labels(s, m, l->label, l->value(i));
+            ngx_http_aibrix_value(s, name, counts[i]);
         }
     }
 }
@@ -561,28 +569,6 @@ ngx_http_aibrix_m_imbalances(ngx_http_aibrix_scrape_t *s, const char *name,
         if (aibrix_stats_model_read(aibrix_zone_stats(s->zone->z), m, &st)) {
             ngx_http_aibrix_model_labels(s, m, NULL, NULL);
             ngx_http_aibrix_value(s, name, st.imbalances);
-        }
-    }
-}
-
-
-static void
-ngx_http_aibrix_m_errors(ngx_http_aibrix_scrape_t *s, const char *name,
-    uintptr_t data)
-{
-    uint32_t               i, m;
-    aibrix_model_stats_t   st;
-
-    for (m = 0; m <= AIBRIX_MODELS; m++) {
-
-        if (!aibrix_stats_model_read(aibrix_zone_stats(s->zone->z), m, &st)) {
-            continue;
-        }
-
-        for (i = 0; i < AIBRIX_ERRORS; i++) {
-            ngx_http_aibrix_model_labels(s, m, "reason",
-                                         aibrix_error_label(i));
-            ngx_http_aibrix_value(s, name, st.errors[i]);
         }
     }
 }
